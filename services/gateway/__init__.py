@@ -1,0 +1,1 @@
+"""The client side: submit, follow and cancel over Kafka."""

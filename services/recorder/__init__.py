@@ -1,0 +1,1 @@
+"""The flight recorder: from Kafka into ClickHouse, exactly once."""

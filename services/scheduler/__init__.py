@@ -1,0 +1,1 @@
+"""The request-level core: pure; imports only schemas and the pure standard library."""

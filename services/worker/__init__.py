@@ -1,0 +1,1 @@
+"""The worker: continuous batching by KV budget, on real or simulated engines."""

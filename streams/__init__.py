@@ -1,0 +1,1 @@
+"""Kafka and the cores: the owner shell, the edges and the derived streams."""
