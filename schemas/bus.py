@@ -1,0 +1,226 @@
+"""The messages between cells, workers and producers that are neither facts nor requests. Pure.
+
+Every effect of a decision carries the headers `headway-cell`, `headway-epoch`, `headway-seq` and
+`headway-index`; a reader drops what is not above the last (seq, index) it has seen from that cell.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from schemas.decisions import Outcome, Reason, Waits
+from schemas.facts import AnyWorkerFact, Usage
+from schemas.message import message
+from schemas.policy import Tier
+
+HEADER_CELL = "headway-cell"
+HEADER_EPOCH = "headway-epoch"
+HEADER_SEQ = "headway-seq"
+HEADER_INDEX = "headway-index"
+# On a request that was sent on from another cell: the broker's first stamp, µs.
+HEADER_ARRIVED_US = "headway-arrived-us"
+
+
+@message
+class ChatTurn:
+    """One turn of a chat, as the worker reads it."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@message
+class Work:
+    """Run this request. Cell → worker, on headway.work.MODEL in the replica's slot.
+
+    Exactly one of `prompt` and `messages` is given. `blocks` are reserved for it.
+    """
+
+    kind: Literal["work.v1"] = "work.v1"
+    id: str
+    attempt: int
+    incarnation: str
+    model: str
+    tenant: str
+    tier: Tier
+    prompt: str | None
+    messages: tuple[ChatTurn, ...] | None
+    prompt_tokens: int
+    max_output_tokens: int
+    temperature: float
+    seed: int
+    blocks: int
+    stream: bool
+
+
+@message
+class WorkLeave:
+    """Leave after the current iteration. Cell → worker."""
+
+    kind: Literal["work-leave.v1"] = "work-leave.v1"
+    id: str
+    attempt: int
+    incarnation: str
+    cause: Literal["cancelled", "preempted"]
+
+
+@message
+class WorkerNotice:
+    """Your life of this replica is not known here. Cell → worker.
+
+    `rejoin`: drop everything and report ready under a new incarnation; otherwise stop.
+    """
+
+    kind: Literal["worker-notice.v1"] = "worker-notice.v1"
+    incarnation: str
+    rejoin: bool
+    why: str
+
+
+@message
+class WorkerReport:
+    """A worker's fact, and the outputs that it speaks of. Worker → cell.
+
+    `texts` stand in the order of the fact's items, for work-finished and work-left; else empty.
+    """
+
+    kind: Literal["worker-report.v1"] = "worker-report.v1"
+    fact: AnyWorkerFact
+    texts: tuple[str, ...] = ()
+
+
+@message
+class TokenPiece:
+    """New output of one attempt: the tokens from `index` on, and the text they add.
+
+    A reader that has seen index `index` + len(tokens) of this id already drops the piece: a retried
+    attempt generates the same tokens again. `last` stands on the piece that ends the attempt.
+    """
+
+    id: str
+    attempt: int
+    index: int
+    tokens: tuple[int, ...]
+    text: str
+    last: bool = False
+
+
+@message
+class Tokens:
+    """What one iteration added to the streamed requests of a replica. Worker → clients."""
+
+    kind: Literal["tokens.v1"] = "tokens.v1"
+    model: str
+    slot: int
+    pieces: tuple[TokenPiece, ...]
+
+
+@message
+class Result:
+    """The one outcome of a request. Cell → producers, on headway.results.
+
+    Attributes:
+        text: the output: whole when completed, as far as it got when cancelled, else None.
+        wait_us, waits, run_us, ttft_us, e2e_us: as in the decision request-ended.
+        cell, seq: where the ledger says so. policy_version, policy_digest: under which policy.
+    """
+
+    kind: Literal["result.v1"] = "result.v1"
+    id: str
+    model: str
+    tenant: str
+    tier: Tier
+    outcome: Outcome
+    reason: Reason
+    detail: str
+    text: str | None
+    usage: Usage | None
+    attempts: int
+    replica: str | None
+    wait_us: int
+    waits: Waits
+    run_us: int
+    ttft_us: int | None
+    e2e_us: int
+    metadata: dict[str, str]
+    cell: int
+    seq: int
+    policy_version: int
+    policy_digest: str
+
+
+@message
+class DeadLetter:
+    """A record that could not be decoded. `body_base64` holds its bytes, or None for a null value.
+
+    Bodies above 512 KiB are cut; `body_bytes` tells the whole size, and the source still has it.
+    """
+
+    kind: Literal["dead-letter.v1"] = "dead-letter.v1"
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    body_bytes: int
+    body_base64: str | None
+
+
+@message
+class ModelDepth:
+    """How many requests of one model wait and run, at the end of a second."""
+
+    model: str
+    waiting: int
+    running: int
+
+
+@message
+class DepthSignal:
+    """Queue depth per model of one cell, once a second, derived from its ledger.
+
+    `known` is false while the processor has not yet read the ledger up to its end: unknown is
+    never zero, so `models` is empty then.
+    """
+
+    kind: Literal["depth.v1"] = "depth.v1"
+    cell: int
+    at_us: int
+    ledger_seq: int
+    known: bool
+    models: tuple[ModelDepth, ...]
+
+
+@message
+class DeviceSample:
+    """One raw reading of a device. None is a reading that the device does not give."""
+
+    kind: Literal["device-sample.v1"] = "device-sample.v1"
+    node: str
+    device: str
+    at_us: int
+    simulated: bool
+    utilisation: Annotated[float, Field(ge=0, le=1)] | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    power_w: float | None
+    temperature_c: float | None
+
+
+@message
+class SnapshotChunk:
+    """Part `part` of `parts` of a cell's state. Owner → owners, compacted by (cell, slot, part).
+
+    Attributes:
+        seq, ledger_offset: the last entry and record that the state stands for.
+        digest: over the whole state's bytes; a snapshot whose digest differs is ignored.
+        body_base64: these bytes of the state's compressed JSON.
+    """
+
+    kind: Literal["snapshot-chunk.v1"] = "snapshot-chunk.v1"
+    cell: int
+    seq: int
+    ledger_offset: int
+    part: int
+    parts: int
+    digest: str
+    body_base64: str

@@ -1,0 +1,154 @@
+"""Bytes to messages and back. Pure; the one module that knows the wire's form.
+
+Encoding is canonical: fields in the order of their declaration, no white space, UTF-8. The same
+value gives the same bytes in every process, which is what replay compares.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from schemas.bus import (
+    DeadLetter,
+    DepthSignal,
+    DeviceSample,
+    Result,
+    SnapshotChunk,
+    Tokens,
+    Work,
+    WorkerNotice,
+    WorkerReport,
+    WorkLeave,
+)
+from schemas.decisions import AnyDecision, Decision
+from schemas.facts import AnyFact
+from schemas.ledger import Entry
+from schemas.policy import Policy
+from schemas.profile import Profile
+
+_CHAIN_PREFIX = b',"chain":"'
+_CHAIN_CHARS = 16
+_CHAIN_TAIL_BYTES = len(_CHAIN_PREFIX) + _CHAIN_CHARS + 2
+
+_BusMessage = (
+    Work
+    | WorkLeave
+    | WorkerNotice
+    | WorkerReport
+    | Tokens
+    | Result
+    | DeadLetter
+    | DepthSignal
+    | DeviceSample
+    | SnapshotChunk
+    | Policy
+    | Profile
+)
+BusMessage = _BusMessage
+_BUS: TypeAdapter[BusMessage] = TypeAdapter(
+    Annotated[_BusMessage, Field(discriminator="kind")],
+)
+_ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
+_DECISIONS: TypeAdapter[tuple[Decision, ...]] = TypeAdapter(tuple[AnyDecision, ...])
+_FACT: TypeAdapter[Any] = TypeAdapter(AnyFact)
+
+
+class CodecError(ValueError):
+    """Bytes that are not the message they should be; the text says what is wrong."""
+
+
+@dataclass(slots=True, frozen=True)
+class Line:
+    """One decoded line of a ledger record: the entry, its chain, and its bytes as recorded."""
+
+    entry: Entry
+    chain: str
+    raw: bytes
+
+
+def encode(message: BusMessage) -> bytes:
+    """Return the message's canonical JSON."""
+    return _BUS.dump_json(message)
+
+
+def decode(raw: bytes | None) -> BusMessage:
+    """Return the message in `raw`.
+
+    Raises:
+        CodecError: `raw` is null, is not JSON, has an unknown kind, or a field is wrong.
+    """
+    if raw is None:
+        raise CodecError("the record has no value")
+    try:
+        return _BUS.validate_json(raw)
+    except ValidationError as error:
+        raise CodecError(explain(error)) from error
+
+
+def encode_decisions(decisions: tuple[Decision, ...]) -> bytes:
+    """Return the canonical JSON array of the decisions of one entry."""
+    return _DECISIONS.dump_json(decisions)
+
+
+def encode_fact(fact: Any) -> bytes:  # noqa: ANN401 - any fact; the adapter refuses all else
+    """Return the canonical JSON of one fact."""
+    return _FACT.dump_json(fact)
+
+
+def encode_entry(entry: Entry, chain_before: str) -> tuple[bytes, str]:
+    """Return the entry's ledger line and its chain, which the next entry continues."""
+    body = _ENTRY.dump_json(entry)
+    chain = _chain(chain_before, body)
+    return body[:-1] + _CHAIN_PREFIX + chain.encode() + b'"}', chain
+
+
+def decode_line(raw: bytes) -> Line:
+    """Return the entry of one ledger line. The chain is read, not checked: see `chain_of`.
+
+    Raises:
+        CodecError: the line is not a ledger entry.
+    """
+    if raw[-_CHAIN_TAIL_BYTES:][: len(_CHAIN_PREFIX)] != _CHAIN_PREFIX:
+        raise CodecError("the ledger line does not end in its chain digest")
+    body = raw[:-_CHAIN_TAIL_BYTES] + b"}"
+    try:
+        entry = _ENTRY.validate_json(body)
+    except ValidationError as error:
+        raise CodecError(explain(error)) from error
+    return Line(entry, raw[-_CHAIN_CHARS - 2 : -2].decode(errors="replace"), raw)
+
+
+def chain_of(raw: bytes, chain_before: str) -> str:
+    """Return the chain that the ledger line `raw` must carry after `chain_before`."""
+    return _chain(chain_before, raw[:-_CHAIN_TAIL_BYTES] + b"}")
+
+
+def split_record(value: bytes | None) -> list[bytes]:
+    """Return the ledger lines of one ledger record.
+
+    Raises:
+        CodecError: the record has no value.
+    """
+    if not value:
+        raise CodecError("the ledger record has no value")
+    return value.split(b"\n")
+
+
+def digest(data: bytes) -> str:
+    """Return 16 hex characters that name `data` (BLAKE2b, 8 bytes)."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def explain(error: ValidationError) -> str:
+    """Return one sentence that names each wrong field and what is wrong with it."""
+    parts: list[str] = []
+    for item in error.errors(include_url=False, include_input=False)[:5]:
+        where = ".".join(str(step) for step in item["loc"]) or "message"
+        parts.append(f"{where}: {item['msg']}")
+    return "; ".join(parts)
+
+
+def _chain(before: str, body: bytes) -> str:
+    return hashlib.blake2b(before.encode() + body, digest_size=8).hexdigest()

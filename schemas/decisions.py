@@ -1,0 +1,325 @@
+"""What a cell concluded. Pure; every class here is one decision kind and version.
+
+A decision carries its reason as data: the numbers compared, and what was passed over. Its id is
+(cell, seq, index): the entry it stands in and its place there. Everything that the shell needs to
+derive the effect stands in the decision, so effects can be published again from the ledger alone.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from schemas.facts import Pairs, Usage
+from schemas.message import message
+from schemas.policy import Tier
+
+# Why requests of a model wait. `transit` is the way from the broker to the cell.
+Cause = Literal[
+    "transit",
+    "kv",
+    "slots",
+    "no-replica",
+    "cold-start",
+    "backoff",
+    "turn",
+    "window",
+    "paused",
+]
+CAUSES: tuple[Cause, ...] = (
+    "transit",
+    "kv",
+    "slots",
+    "no-replica",
+    "cold-start",
+    "backoff",
+    "turn",
+    "window",
+    "paused",
+)
+
+Outcome = Literal["completed", "rejected", "expired", "failed", "cancelled"]
+
+Reason = Literal[
+    "stop",
+    "length",
+    "unknown-model",
+    "bad-field",
+    "over-context",
+    "over-pool",
+    "queue-full",
+    "deadline",
+    "attempts-exhausted",
+    "worker-error",
+    "cancel-asked",
+]
+
+# (cause, µs), only those above zero, in the order of CAUSES; they add up to the wait.
+Waits = tuple[tuple[Cause, int], ...]
+
+
+@message
+class RequestQueued:
+    """A request was accepted and waits; `ahead` requests of the same model waited already."""
+
+    kind: Literal["request-queued.v1"] = "request-queued.v1"
+    id: str
+    model: str
+    tenant: str
+    tier: Tier
+    prompt_tokens: int
+    max_output_tokens: int
+    deadline_us: int | None
+    ahead: int
+
+
+@message
+class RequestRouted:
+    """A message belongs to another cell and is sent on to it, once.
+
+    `offset` is where in headway.requests the payload lies; `to_cell` -1 means every other cell.
+    """
+
+    kind: Literal["request-routed.v1"] = "request-routed.v1"
+    id: str
+    model: str | None
+    to_cell: int
+    arrived_us: int
+    offset: int
+
+
+@message
+class DuplicateIgnored:
+    """The id is known: it runs, or it has ended within the dedupe window; nothing runs again."""
+
+    kind: Literal["duplicate-ignored.v1"] = "duplicate-ignored.v1"
+    id: str
+    model: str
+    same_body: bool
+    stage: Literal["waiting", "running", "ended"]
+
+
+@message
+class CancelIgnored:
+    """A cancel names a request that is not known here, or has ended."""
+
+    kind: Literal["cancel-ignored.v1"] = "cancel-ignored.v1"
+    id: str
+    why: Literal["unknown", "ended", "already-asked"]
+
+
+@message
+class MessageDeadLettered:
+    """A record that cannot be decoded goes to the dead-letter topic, raw, with its reason."""
+
+    kind: Literal["message-dead-lettered.v1"] = "message-dead-lettered.v1"
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+@message
+class QueueBlocked:
+    """What holds the waiting requests of a model back has changed.
+
+    Attributes:
+        head: the request that would run next.
+        blocks_needed: of the head. blocks_free_max: of the ready replica with the most.
+        replicas_ready, slots_free: summed over the model.
+    """
+
+    kind: Literal["queue-blocked.v1"] = "queue-blocked.v1"
+    model: str
+    cause: Cause
+    head: str
+    waiting: int
+    blocks_needed: int
+    blocks_free_max: int
+    replicas_ready: int
+    slots_free: int
+
+
+@message
+class PassedOver:
+    """A candidate that was tried before the chosen one and did not fit."""
+
+    id: str
+    blocks_needed: int
+    blocks_free_max: int
+
+
+@message
+class RequestDispatched:
+    """A request goes to a replica; its blocks are reserved there from now on.
+
+    Attributes:
+        blocks: ceil((prompt + max output tokens) / the replica's block tokens), reserved in full.
+        wait_us: all time since the arrival in which no replica had it; `waits` are its causes.
+        blocks_free: on the replica, before this one.
+        offset: where in headway.requests the payload lies.
+        seed: of the sampling; the same in every attempt.
+    """
+
+    kind: Literal["request-dispatched.v1"] = "request-dispatched.v1"
+    id: str
+    model: str
+    tenant: str
+    tier: Tier
+    slot: int
+    incarnation: str
+    attempt: int
+    blocks: int
+    blocks_free: int
+    running: int
+    wait_us: int
+    waits: Waits
+    passed_over: tuple[PassedOver, ...]
+    offset: int
+    max_output_tokens: int
+    prompt_tokens: int
+    seed: int
+
+
+@message
+class AttemptLost:
+    """The replica that ran an attempt is gone, or could not run it; the request is tried again.
+
+    `retry_at_us` is when it joins the queue again, ahead of younger ones.
+    """
+
+    kind: Literal["attempt-lost.v1"] = "attempt-lost.v1"
+    id: str
+    model: str
+    attempt: int
+    slot: int
+    why: str
+    backoff_ms: int
+    retry_at_us: int
+
+
+@message
+class RequestReturned:
+    """The back-off of a request is over: it waits again, ahead of younger ones."""
+
+    kind: Literal["request-returned.v1"] = "request-returned.v1"
+    id: str
+    model: str
+    attempt: int
+
+
+@message
+class LeaveAsked:
+    """A running attempt is asked to leave after its current iteration."""
+
+    kind: Literal["leave-asked.v1"] = "leave-asked.v1"
+    id: str
+    model: str
+    slot: int
+    incarnation: str
+    attempt: int
+    cause: Literal["cancelled", "preempted"]
+
+
+@message
+class ReplicaAdmitted:
+    """A replica takes part from now on. `replaced` is the incarnation that it took over from."""
+
+    kind: Literal["replica-admitted.v1"] = "replica-admitted.v1"
+    model: str
+    slot: int
+    incarnation: str
+    kv_blocks: int
+    max_batch: int
+    replaced: str | None
+
+
+@message
+class ReplicaLost:
+    """A replica was silent for too long, was replaced, or stopped with work in hand."""
+
+    kind: Literal["replica-lost.v1"] = "replica-lost.v1"
+    model: str
+    slot: int
+    incarnation: str
+    why: Literal["silent", "replaced", "stopped"]
+    silent_us: int
+    running: int
+
+
+@message
+class ReplicaTurnedAway:
+    """A life of a replica that is not known here reported; it is told so.
+
+    `rejoin` means: drop what you run and say ready again; otherwise another life holds the slot,
+    or the slot or model does not exist: stop.
+    """
+
+    kind: Literal["replica-turned-away.v1"] = "replica-turned-away.v1"
+    model: str
+    slot: int
+    incarnation: str
+    rejoin: bool
+    why: str
+
+
+@message
+class RequestEnded:
+    """The one outcome of a request.
+
+    Attributes:
+        detail: a sentence with the numbers compared.
+        wait_us: all time in which no replica had it; `waits` are its causes and add up to it.
+        run_us: all time in which a replica had it, lost attempts included.
+        ttft_us: arrival to first token, or None if there was none: wait and lost runs, then the
+            worker's own time to the first token.
+        e2e_us: arrival to this decision; wait_us + run_us.
+        request_offset: of the payload in headway.requests. output_offset: of the output in
+            headway.worker.events, or -1.
+        keep_until_us: until when the id is remembered.
+    """
+
+    kind: Literal["request-ended.v1"] = "request-ended.v1"
+    id: str
+    model: str
+    tenant: str
+    tier: Tier
+    outcome: Outcome
+    reason: Reason
+    detail: str
+    attempts: int
+    slot: int | None
+    arrived_us: int
+    wait_us: int
+    waits: Waits
+    run_us: int
+    e2e_us: int
+    ttft_us: int | None
+    usage: Usage | None
+    prompt_tokens: int
+    max_output_tokens: int
+    blocks: int
+    request_offset: int
+    output_offset: int
+    body_digest: str
+    output_digest: str | None
+    metadata: Pairs
+    keep_until_us: int
+
+
+Decision = (
+    RequestQueued
+    | RequestRouted
+    | DuplicateIgnored
+    | CancelIgnored
+    | MessageDeadLettered
+    | QueueBlocked
+    | RequestDispatched
+    | AttemptLost
+    | RequestReturned
+    | LeaveAsked
+    | ReplicaAdmitted
+    | ReplicaLost
+    | ReplicaTurnedAway
+    | RequestEnded
+)
+AnyDecision = Annotated[Decision, Field(discriminator="kind")]
