@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from schemas.bus import (
     DeadLetter,
@@ -92,7 +92,7 @@ def encode_decisions(decisions: tuple[Decision, ...]) -> bytes:
     return _DECISIONS.dump_json(decisions)
 
 
-def encode_fact(fact: Any) -> bytes:  # noqa: ANN401 - any fact; the adapter refuses all else
+def encode_fact(fact: Any) -> bytes:
     """Return the canonical JSON of one fact."""
     return _FACT.dump_json(fact)
 

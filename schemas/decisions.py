@@ -184,7 +184,9 @@ class RequestDispatched:
 class AttemptLost:
     """The replica that ran an attempt is gone, or could not run it; the request is tried again.
 
-    `retry_at_us` is when it joins the queue again, ahead of younger ones.
+    Attributes:
+        losses: attempts lost so far, this one included; a preempted one is not a loss.
+        retry_at_us: when it joins the queue again, ahead of younger ones.
     """
 
     kind: Literal["attempt-lost.v1"] = "attempt-lost.v1"
@@ -193,6 +195,7 @@ class AttemptLost:
     attempt: int
     slot: int
     why: str
+    losses: int
     backoff_ms: int
     retry_at_us: int
 

@@ -101,6 +101,7 @@ class RequestRefused:
     offset: int
     body_digest: str
     detail: str
+    routed_by: RoutedBy | None = None
 
 
 @message

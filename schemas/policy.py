@@ -29,6 +29,7 @@ class Policy:
         default_output_tokens_max: output limit of a request that names none.
         default_tier, default_tenant: of a request that names none.
         dedupe_window_ms: how long an ended request's id is remembered.
+        dedupe_ids_max: how many ended ids are remembered at most; the oldest go first.
         attempts_max: runs of one request, the first included, before it fails.
         retry_backoff_ms: pause before the second, third, … attempt; the last one repeats.
         replica_lost_ms: silence after which a replica's work is retried elsewhere.
@@ -47,6 +48,7 @@ class Policy:
     default_tier: Tier = "normal"
     default_tenant: Annotated[str, Field(min_length=1, max_length=128)] = "default"
     dedupe_window_ms: PositiveMs = 600_000
+    dedupe_ids_max: Annotated[int, Field(ge=1)] = 200_000
     attempts_max: Annotated[int, Field(ge=1, le=100)] = 3
     retry_backoff_ms: Annotated[tuple[PositiveMs, ...], Field(min_length=1)] = (100, 200, 400)
     replica_lost_ms: PositiveMs = 3_000
@@ -57,7 +59,7 @@ class Policy:
         60_000,
     )
     append_entries_max: Annotated[int, Field(ge=1, le=10_000)] = 500
-    snapshot_entries: Annotated[int, Field(ge=1)] = 50_000
+    snapshot_entries: Annotated[int, Field(ge=1)] = 100_000
     payload_cache_bytes: Annotated[int, Field(ge=0)] = 64 * 1024 * 1024
 
 
