@@ -1,0 +1,116 @@
+"""What the next iteration does: who leaves, who joins, which prompts advance, who decodes. Pure.
+
+Continuous batching, planned anew before every step from plain data: no clock, no tensors, no
+state of its own. Three rules. Leavers go first, so that their blocks are free for joiners of the
+same step. Waiting requests join strictly in order: the cell has already decided it, and the blocks
+a request needs were reserved by the cell, so looking past the first could only starve it. Prompts
+advance by a bounded number of tokens per step, the oldest first, so that running streams get their
+next token after a bounded time however long a prompt comes in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from services.worker.engine import WorkKey
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one iteration may hold.
+
+    Attributes:
+        max_batch: The most sequences in the batch.
+        prefill_tokens: The most prompt tokens processed in one step, over all sequences.
+    """
+
+    max_batch: int
+    prefill_tokens: int
+
+    def __post_init__(self) -> None:
+        """Reject bounds under which nothing would ever advance."""
+        if self.max_batch < 1 or self.prefill_tokens < 1:
+            raise ValueError(
+                f"max_batch is {self.max_batch} and prefill_tokens is {self.prefill_tokens};"
+                " both must be at least 1, or no request would ever advance."
+            )
+
+
+class Waiting(NamedTuple):
+    """A request that has not joined."""
+
+    key: WorkKey
+    blocks: int
+    prefill_tokens: int
+    leaving: bool = False
+
+
+class Running(NamedTuple):
+    """A request in the batch; `prefill_left` is 0 once it decodes."""
+
+    key: WorkKey
+    blocks: int
+    prefill_left: int
+    leaving: bool = False
+
+
+class Chunk(NamedTuple):
+    """Process the next `tokens` prompt tokens of `key`; `last` if its prompt is then complete."""
+
+    key: WorkKey
+    tokens: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One iteration. Every sequence in `decode`, and every chunk with `last`, yields a token."""
+
+    leave: tuple[WorkKey, ...]
+    join: tuple[WorkKey, ...]
+    prefill: tuple[Chunk, ...]
+    decode: tuple[WorkKey, ...]
+
+
+def plan_step(
+    bounds: Bounds, waiting: Sequence[Waiting], running: Sequence[Running], free_blocks: int
+) -> StepPlan:
+    """Plan one iteration; both sequences are in the order of adding, and are not changed.
+
+    `free_blocks` counts the blocks that no request has reserved before this step.
+    """
+    leave: list[WorkKey] = []
+    decode: list[WorkKey] = []
+    prefilling: list[tuple[WorkKey, int]] = []
+    batch = 0
+    for key, blocks, prefill_left, leaving in running:
+        if leaving:
+            leave.append(key)
+            free_blocks += blocks
+            continue
+        batch += 1
+        if prefill_left:
+            prefilling.append((key, prefill_left))
+        else:
+            decode.append(key)
+    join: list[WorkKey] = []
+    blocked = False
+    for key, blocks, prefill_tokens, leaving in waiting:
+        if leaving:
+            leave.append(key)
+        elif not blocked:
+            blocked = batch >= bounds.max_batch or blocks > free_blocks
+            if not blocked:
+                join.append(key)
+                batch += 1
+                free_blocks -= blocks
+                prefilling.append((key, prefill_tokens))
+    chunks: list[Chunk] = []
+    budget = bounds.prefill_tokens
+    for key, left in prefilling:
+        if not budget:
+            break
+        tokens = min(left, budget)
+        budget -= tokens
+        chunks.append(Chunk(key, tokens, tokens == left))
+    return StepPlan(tuple(leave), tuple(join), tuple(chunks), tuple(decode))
