@@ -2,19 +2,47 @@
 
 Validation is strict: a number is a number, never a boolean or a string, and a field that is not
 listed is refused, so that a misspelt limit is not silently ignored. A message without a usable
-`id` or with an unknown `kind` goes to the dead-letter topic; any other fault in a field ends the
-request with the outcome `rejected` and the field's name.
+`id` or with an unknown `kind` goes to the dead-letter topic, and so does a cancel with any fault;
+any other fault in a field of a request ends it with the outcome `rejected` and the field's name.
 """
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from schemas.ids import ModelName, RequestId, TenantName
 from schemas.policy import Tier
 
 METADATA_PAIRS_MAX = 16
 DEADLINE_MS_MAX = 7 * 24 * 3600 * 1000
+
+# What `_one_input` checks, in the words of JSON Schema.
+_ONE_INPUT: list[JsonValue] = [
+    {
+        "required": ["prompt"],
+        "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}},
+    },
+    {
+        "required": ["messages"],
+        "properties": {"messages": {"type": "array"}, "prompt": {"type": "null"}},
+    },
+]
+_EXAMPLES: list[JsonValue] = [
+    {
+        "kind": "inference-request.v1",
+        "id": "invoice-2041",
+        "model": "smollm2-135m",
+        "prompt": "The capital of France is",
+    },
+    {
+        "kind": "inference-request.v1",
+        "id": "chat-88-turn-1",
+        "model": "smollm2-135m",
+        "messages": [{"role": "user", "content": "What is a queue?"}],
+        "max_output_tokens": 64,
+        "stream": True,
+    },
+]
 
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
@@ -33,11 +61,16 @@ class InferenceRequest(BaseModel):
     """One request for generated text: either `prompt` or `messages`, never both.
 
     Write it to headway.requests as a JSON object in UTF-8, with the model's name as the record's
-    key. Exactly one record with the same `id` comes back on headway.results.
+    key. Exactly one record with the same `id` comes back on headway.results. Whole numbers are
+    written without a decimal point; a field that is not listed here is refused.
     """
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, title="inference-request.v1"
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        title="inference-request.v1",
+        json_schema_extra={"oneOf": _ONE_INPUT, "examples": _EXAMPLES},
     )
 
     kind: Literal["inference-request.v1"] = Field(description="The message's kind and version.")
@@ -55,7 +88,10 @@ class InferenceRequest(BaseModel):
     prompt: Annotated[str, StringConstraints(min_length=1)] | None = Field(
         default=None, description="Plain text to continue."
     )
-    messages: Annotated[tuple[ChatMessage, ...], Field(min_length=1, strict=False)] | None = Field(
+    # It fails fast: an account of a million wrong turns would take gigabytes.
+    messages: (
+        Annotated[tuple[ChatMessage, ...], Field(min_length=1, strict=False, fail_fast=True)] | None
+    ) = Field(
         default=None, description="A chat, oldest turn first; the model's own template is applied."
     )
     max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
