@@ -225,7 +225,7 @@ class LeaveAsked:
 
 @message
 class ReplicaAdmitted:
-    """A replica takes part from now on. `replaced` is the incarnation that it took over from."""
+    """A replica takes part from now on."""
 
     kind: Literal["replica-admitted.v1"] = "replica-admitted.v1"
     model: str
@@ -233,7 +233,6 @@ class ReplicaAdmitted:
     incarnation: str
     kv_blocks: int
     max_batch: int
-    replaced: str | None
 
 
 @message

@@ -16,6 +16,10 @@ from schemas.profile import Profile
 
 # (cell, seq, index) of the decision that sent a message on from another cell.
 RoutedBy = tuple[int, int, int]
+# What a worker says is not trusted to be in range: a number outside is a dead letter, not a crash.
+Number = Annotated[int, Field(ge=0, le=2**53)]
+Positive = Annotated[int, Field(ge=1, le=2**53)]
+Slot = Annotated[int, Field(ge=0, le=1023)]
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -139,7 +143,7 @@ class ReplicaStarting:
     kind: Literal["replica-starting.v1"] = "replica-starting.v1"
     at_us: int = 0
     model: str
-    slot: int
+    slot: Slot
     incarnation: str
 
 
@@ -156,17 +160,17 @@ class ReplicaReady:
     kind: Literal["replica-ready.v1"] = "replica-ready.v1"
     at_us: int = 0
     model: str
-    slot: int
+    slot: Slot
     incarnation: str
     engine: str
     dtype: str
     device: str
-    kv_pool_bytes: int
-    kv_blocks: int
-    block_tokens: int
-    max_batch: int
-    max_sequence_tokens: int
-    weights_bytes: int
+    kv_pool_bytes: Number
+    kv_blocks: Positive
+    block_tokens: Positive
+    max_batch: Positive
+    max_sequence_tokens: Positive
+    weights_bytes: Number
 
 
 @message
@@ -176,11 +180,11 @@ class ReplicaHeartbeat:
     kind: Literal["replica-heartbeat.v1"] = "replica-heartbeat.v1"
     at_us: int = 0
     model: str
-    slot: int
+    slot: Slot
     incarnation: str
-    running: int
-    kv_blocks_used: int
-    output_tokens: int
+    running: Number
+    kv_blocks_used: Number
+    output_tokens: Number
 
 
 @message
@@ -190,7 +194,7 @@ class ReplicaDraining:
     kind: Literal["replica-draining.v1"] = "replica-draining.v1"
     at_us: int = 0
     model: str
-    slot: int
+    slot: Slot
     incarnation: str
 
 
@@ -201,7 +205,7 @@ class ReplicaStopped:
     kind: Literal["replica-stopped.v1"] = "replica-stopped.v1"
     at_us: int = 0
     model: str
-    slot: int
+    slot: Slot
     incarnation: str
     reason: str
 
@@ -211,7 +215,7 @@ class WorkRef:
     """One attempt at one request."""
 
     id: str
-    attempt: int
+    attempt: Number
 
 
 @message
@@ -221,7 +225,7 @@ class WorkStarted:
     kind: Literal["work-started.v1"] = "work-started.v1"
     at_us: int = 0
     model: str
-    slot: int
+    slot: Slot
     incarnation: str
     items: tuple[WorkRef, ...]
 
@@ -231,8 +235,8 @@ class WorkTokens:
     """How far one attempt has got."""
 
     id: str
-    attempt: int
-    output_tokens: int
+    attempt: Number
+    output_tokens: Number
 
 
 @message
@@ -242,7 +246,7 @@ class WorkProgressed:
     kind: Literal["work-progressed.v1"] = "work-progressed.v1"
     at_us: int = 0
     model: str
-    slot: int
+    slot: Slot
     incarnation: str
     items: tuple[WorkTokens, ...]
 
@@ -258,12 +262,12 @@ class Usage:
         first_token_us: from reading the work to the first token, or None if there was none.
     """
 
-    prompt_tokens: int
-    output_tokens: int
-    queued_us: int
-    prefill_us: int
-    decode_us: int
-    first_token_us: int | None = None
+    prompt_tokens: Number
+    output_tokens: Number
+    queued_us: Number
+    prefill_us: Number
+    decode_us: Number
+    first_token_us: Number | None = None
 
 
 @message
@@ -271,7 +275,7 @@ class WorkDone:
     """One attempt that ran to its end; `output_digest` is 16 hex characters over the text."""
 
     id: str
-    attempt: int
+    attempt: Number
     finish_reason: Literal["stop", "length"]
     usage: Usage
     output_digest: str
@@ -284,7 +288,7 @@ class WorkFinished:
     kind: Literal["work-finished.v1"] = "work-finished.v1"
     at_us: int = 0
     model: str
-    slot: int
+    slot: Slot
     incarnation: str
     offset: int = -1
     items: tuple[WorkDone, ...]
@@ -295,7 +299,7 @@ class WorkFault:
     """One attempt that could not run; retryable when another replica might do it."""
 
     id: str
-    attempt: int
+    attempt: Number
     reason: str
     retryable: bool
 
@@ -307,7 +311,7 @@ class WorkFailed:
     kind: Literal["work-failed.v1"] = "work-failed.v1"
     at_us: int = 0
     model: str
-    slot: int
+    slot: Slot
     incarnation: str
     items: tuple[WorkFault, ...]
 
@@ -317,7 +321,7 @@ class WorkDeparture:
     """One attempt that left at an iteration boundary because it was asked to."""
 
     id: str
-    attempt: int
+    attempt: Number
     cause: Literal["cancelled", "preempted"]
     usage: Usage
 
@@ -332,7 +336,7 @@ class WorkLeft:
     kind: Literal["work-left.v1"] = "work-left.v1"
     at_us: int = 0
     model: str
-    slot: int
+    slot: Slot
     incarnation: str
     offset: int = -1
     items: tuple[WorkDeparture, ...]

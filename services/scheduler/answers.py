@@ -1,0 +1,271 @@
+"""What a fact asks for, answered: one decision for each thing it brought. Pure; reads only.
+
+Each answer takes the thing at the head of `state.pending`; evolving the decision removes it. The
+one exception is a new life of a replica in a slot that another holds: the old one is lost first.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from schemas import decisions as d
+from schemas import facts as f
+from schemas.decisions import Decision
+from schemas.ids import cell_of
+from schemas.policy import Policy
+from services.scheduler import ends, placement
+from services.scheduler.state import AttemptGone, Model, Pending, Request, State
+
+
+def answer(policy: Policy, state: State, pending: Pending) -> Decision:
+    """Return the decision that answers `pending`."""
+    if isinstance(pending, tuple):
+        return _report(policy, state, *pending)
+    return _ANSWERS[type(pending)](policy, state, pending)
+
+
+def _arrived(policy: Policy, state: State, fact: f.RequestArrived) -> Decision:
+    model = state.models.get(fact.model)
+    elsewhere = _elsewhere(state, fact, model)
+    if elsewhere is not None:
+        return elsewhere
+    if fact.id in state.requests or fact.id in state.ended:
+        return _duplicate(state, fact)
+    if model is None:
+        known = ", ".join(sorted(state.models)) or "none"
+        detail = f"no model is named {fact.model!r}; known models: {known}"
+        return ends.at_the_door(
+            policy, state, fact, outcome="rejected", reason="unknown-model", detail=detail
+        )
+    context = model.profile.max_sequence_tokens
+    wanted = fact.max_output_tokens
+    if wanted is None:
+        wanted = max(1, min(policy.default_output_tokens_max, context - fact.prompt_tokens))
+    refusal = _refusal(policy, model, fact, wanted)
+    if refusal is not None:
+        reason, detail = refusal
+        return ends.at_the_door(
+            policy, state, fact, outcome="rejected", reason=reason, detail=detail
+        )
+    deadline_us = None if fact.deadline_ms is None else fact.arrived_us + fact.deadline_ms * 1000
+    if deadline_us is not None and deadline_us <= state.now_us:
+        detail = f"its deadline of {fact.deadline_ms} ms had passed when it reached the cell"
+        return ends.at_the_door(
+            policy, state, fact, outcome="expired", reason="deadline", detail=detail
+        )
+    return d.RequestQueued(
+        id=fact.id,
+        model=fact.model,
+        tenant=fact.tenant or policy.default_tenant,
+        tier=fact.tier or policy.default_tier,
+        prompt_tokens=fact.prompt_tokens,
+        max_output_tokens=wanted,
+        deadline_us=deadline_us,
+        ahead=model.queue.waiting,
+    )
+
+
+def _refusal(
+    policy: Policy, model: Model, fact: f.RequestArrived, wanted: int
+) -> tuple[d.Reason, str] | None:
+    """Return why a request of a known model cannot be accepted, or None."""
+    tokens = fact.prompt_tokens + wanted
+    context = model.profile.max_sequence_tokens
+    if tokens > context:
+        return "over-context", (
+            f"asks for {tokens} tokens ({fact.prompt_tokens} prompt and {wanted} output), but the"
+            f" context of {fact.model} holds {context}"
+        )
+    if placement.over_every_pool(model, tokens):
+        largest = max(model.pool_tokens.values())
+        return "over-pool", ends.over_pool_detail(fact.prompt_tokens, wanted, largest)
+    if model.queue.waiting >= policy.queued_requests_max:
+        return "queue-full", (
+            f"{model.queue.waiting} requests of {fact.model} wait already, the most that policy"
+            f" {policy.name!r} allows; send it again later"
+        )
+    return None
+
+
+def _refused(policy: Policy, state: State, fact: f.RequestRefused) -> Decision:
+    elsewhere = _elsewhere(state, fact, state.models.get(fact.model))
+    if elsewhere is not None:
+        return elsewhere
+    if fact.id in state.requests or fact.id in state.ended:
+        return _duplicate(state, fact)
+    return ends.at_the_door(
+        policy, state, fact, outcome="rejected", reason="bad-field", detail=fact.detail
+    )
+
+
+def _elsewhere(
+    state: State, fact: f.RequestArrived | f.RequestRefused, model: Model | None
+) -> Decision | None:
+    """Return the routing to the cell that owns the model, unless it is this one or was routed."""
+    if fact.routed_by is not None or not fact.model:
+        return None
+    owner = model.owner_cell if model else cell_of(fact.model, state.cells)
+    if owner == state.cell:
+        return None
+    return d.RequestRouted(
+        id=fact.id,
+        model=fact.model,
+        to_cell=owner,
+        arrived_us=fact.arrived_us,
+        offset=fact.offset,
+    )
+
+
+def _duplicate(state: State, fact: f.RequestArrived | f.RequestRefused) -> Decision:
+    request = state.requests.get(fact.id)
+    if request is None:
+        digest, stage = state.ended[fact.id].body_digest, "ended"
+    else:
+        digest = request.body_digest
+        stage = "running" if request.stage == "running" else "waiting"
+    return d.DuplicateIgnored(
+        id=fact.id, model=fact.model, same_body=digest == fact.body_digest, stage=stage
+    )
+
+
+def _unreadable(_policy: Policy, _state: State, fact: f.MessageUnreadable) -> Decision:
+    return d.MessageDeadLettered(
+        topic=fact.topic, partition=fact.partition, offset=fact.offset, reason=fact.reason
+    )
+
+
+def _cancel(policy: Policy, state: State, fact: f.CancelAsked) -> Decision:
+    request = state.requests.get(fact.id)
+    if request is not None:
+        if request.stage != "running":
+            return ends.cancelled(policy, state, request)
+        if request.leaving:
+            return d.CancelIgnored(id=fact.id, why="already-asked")
+        return d.LeaveAsked(
+            id=request.id,
+            model=request.model,
+            slot=request.slot,
+            incarnation=request.incarnation,
+            attempt=request.attempt,
+            cause="cancelled",
+        )
+    if fact.id in state.ended:
+        return d.CancelIgnored(id=fact.id, why="ended")
+    owner = -1 if fact.model is None else cell_of(fact.model, state.cells)
+    if fact.routed_by is not None or owner == state.cell or state.cells == 1:
+        return d.CancelIgnored(id=fact.id, why="unknown")
+    return d.RequestRouted(
+        id=fact.id, model=fact.model, to_cell=owner, arrived_us=fact.at_us, offset=fact.offset
+    )
+
+
+def _ready(_policy: Policy, state: State, fact: f.ReplicaReady) -> Decision:
+    model = state.models.get(fact.model)
+    if model is None:
+        return _turned_away(fact, rejoin=True, why=f"no profile of {fact.model} is known yet")
+    if fact.slot >= model.profile.work_slots:
+        why = f"slot {fact.slot} does not exist: {fact.model} has {model.profile.work_slots}"
+        return _turned_away(fact, rejoin=False, why=why)
+    holder = model.replicas.get(fact.slot)
+    if holder is not None:
+        return d.ReplicaLost(
+            model=fact.model,
+            slot=fact.slot,
+            incarnation=holder.incarnation,
+            why="replaced",
+            silent_us=state.now_us - state.heard[fact.model, fact.slot],
+            running=len(holder.running),
+        )
+    return d.ReplicaAdmitted(
+        model=fact.model,
+        slot=fact.slot,
+        incarnation=fact.incarnation,
+        kv_blocks=fact.kv_blocks,
+        max_batch=fact.max_batch,
+    )
+
+
+def _stranger(_policy: Policy, state: State, fact: f.ReplicaHeartbeat) -> Decision:
+    model = state.models.get(fact.model)
+    if model is not None and fact.slot in model.replicas:
+        why = f"another life of {fact.model}/{fact.slot} holds the slot"
+        return _turned_away(fact, rejoin=False, why=why)
+    why = f"{fact.model}/{fact.slot} counts as lost; its work was given to others"
+    return _turned_away(fact, rejoin=True, why=why)
+
+
+def _turned_away(
+    fact: f.ReplicaReady | f.ReplicaHeartbeat, *, rejoin: bool, why: str
+) -> d.ReplicaTurnedAway:
+    return d.ReplicaTurnedAway(
+        model=fact.model, slot=fact.slot, incarnation=fact.incarnation, rejoin=rejoin, why=why
+    )
+
+
+def _stopped(_policy: Policy, state: State, fact: f.ReplicaStopped) -> Decision:
+    replica = state.models[fact.model].replicas[fact.slot]
+    return d.ReplicaLost(
+        model=fact.model,
+        slot=fact.slot,
+        incarnation=fact.incarnation,
+        why="stopped",
+        silent_us=0,
+        running=len(replica.running),
+    )
+
+
+def _report(
+    policy: Policy, state: State, item: f.WorkDone | f.WorkDeparture, offset: int
+) -> Decision:
+    request = state.requests[item.id]
+    if isinstance(item, f.WorkDone):
+        return ends.completed(policy, state, request, item, offset)
+    if item.cause == "cancelled":
+        return ends.cancelled(policy, state, request, item, offset)
+    return _lost(policy, state, request, "preempted", losses=request.losses)
+
+
+def _fault(policy: Policy, state: State, item: f.WorkFault) -> Decision:
+    request = state.requests[item.id]
+    if not item.retryable:
+        return ends.failed(policy, state, request, "worker-error", item.reason)
+    return _lost(policy, state, request, item.reason, losses=request.losses + 1)
+
+
+def _gone(policy: Policy, state: State, gone: AttemptGone) -> Decision:
+    request = state.requests[gone.id]
+    return _lost(policy, state, request, gone.why, losses=request.losses + 1)
+
+
+def _lost(policy: Policy, state: State, request: Request, why: str, *, losses: int) -> Decision:
+    if request.leaving:
+        return ends.cancelled(policy, state, request)
+    if losses >= policy.attempts_max:
+        detail = f"lost all {losses} attempts; the last one: {why}"
+        return ends.failed(policy, state, request, "attempts-exhausted", detail)
+    backoff_ms = 0
+    if losses > request.losses:
+        steps = policy.retry_backoff_ms
+        backoff_ms = steps[min(losses, len(steps)) - 1]
+    return d.AttemptLost(
+        id=request.id,
+        model=request.model,
+        attempt=request.attempt,
+        slot=request.slot,
+        why=why,
+        losses=losses,
+        backoff_ms=backoff_ms,
+        retry_at_us=state.now_us + backoff_ms * 1000,
+    )
+
+
+_ANSWERS: dict[type, Callable[[Policy, State, Any], Decision]] = {
+    f.RequestArrived: _arrived,
+    f.RequestRefused: _refused,
+    f.MessageUnreadable: _unreadable,
+    f.CancelAsked: _cancel,
+    f.ReplicaReady: _ready,
+    f.ReplicaHeartbeat: _stranger,
+    f.ReplicaStopped: _stopped,
+    f.WorkFault: _fault,
+    AttemptGone: _gone,
+}

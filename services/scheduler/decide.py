@@ -1,0 +1,112 @@
+"""The next thing to do now, or None. Pure; reads the state and the policy, changes neither.
+
+The order is a rule: first what the last fact asks for, then what time makes due (returns, then
+deadlines, then silent replicas), then dispatch in the models that were touched, and last the cause
+that holds a queue back, if it has changed. So a request never dispatches past its deadline, and a
+blocked queue has its cause on record before the step ends.
+"""
+
+from schemas import decisions as d
+from schemas.decisions import Decision
+from schemas.policy import Policy
+from services.scheduler import answers, ends, placement
+from services.scheduler.state import Model, Request, State
+from services.scheduler.waits import as_waits, waited_us
+
+
+def decide(policy: Policy, state: State) -> Decision | None:
+    """Return the next decision, or None when everything that can be decided now is decided."""
+    if state.pending:
+        return answers.answer(policy, state, state.pending[0])
+    now_us = state.now_us
+    if state.retries and state.retries[0][0] <= now_us:
+        request = state.requests[state.retries[0][2]]
+        return d.RequestReturned(id=request.id, model=request.model, attempt=request.attempt)
+    if state.deadlines and state.deadlines[0][0] <= now_us:
+        return ends.expired(policy, state, state.requests[state.deadlines[0][2]])
+    silent = _silent_replica(policy, state)
+    if silent is not None:
+        return silent
+    for name in state.touched:
+        model = state.models[name]
+        if model.queue.waiting:
+            decision = _place(policy, state, model)
+            if decision is not None:
+                return decision
+    return None
+
+
+def next_due_us(policy: Policy, state: State) -> int | None:
+    """Return when time alone would change the answer, or None if it never would."""
+    due: list[int] = []
+    if state.retries:
+        due.append(state.retries[0][0])
+    if state.deadlines:
+        due.append(state.deadlines[0][0])
+    if state.heard:
+        due.append(_loss_due_us(policy, state))
+    return min(due, default=None)
+
+
+def _loss_due_us(policy: Policy, state: State) -> int:
+    heard_us = next(iter(state.heard.values()))
+    return max(heard_us, state.blind_until_us) + policy.replica_lost_ms * 1000
+
+
+def _silent_replica(policy: Policy, state: State) -> Decision | None:
+    if not state.heard or _loss_due_us(policy, state) > state.now_us:
+        return None
+    (name, slot), heard_us = next(iter(state.heard.items()))
+    replica = state.models[name].replicas[slot]
+    return d.ReplicaLost(
+        model=name,
+        slot=slot,
+        incarnation=replica.incarnation,
+        why="silent",
+        silent_us=state.now_us - heard_us,
+        running=len(replica.running),
+    )
+
+
+def _place(policy: Policy, state: State, model: Model) -> Decision | None:
+    found = placement.find(policy, state, model)
+    if isinstance(found, placement.Fit):
+        return _dispatch(state, model, found)
+    if isinstance(found, Request):
+        return ends.over_pool(policy, state, found)
+    if found.cause == model.cause:
+        return None
+    return d.QueueBlocked(
+        model=model.profile.model,
+        cause=found.cause,
+        head=found.head,
+        waiting=model.queue.waiting,
+        blocks_needed=found.blocks_needed,
+        blocks_free_max=found.blocks_free_max,
+        replicas_ready=found.replicas_ready,
+        slots_free=found.slots_free,
+    )
+
+
+def _dispatch(state: State, model: Model, fit: placement.Fit) -> d.RequestDispatched:
+    request, replica = fit.request, fit.replica
+    waited = waited_us(request, model, state.now_us)
+    return d.RequestDispatched(
+        id=request.id,
+        model=request.model,
+        tenant=request.tenant,
+        tier=request.tier,
+        slot=replica.slot,
+        incarnation=replica.incarnation,
+        attempt=request.attempt + 1,
+        blocks=fit.blocks,
+        blocks_free=replica.kv_blocks - replica.blocks_used,
+        running=len(replica.running),
+        wait_us=sum(waited),
+        waits=as_waits(waited),
+        passed_over=fit.passed_over,
+        offset=request.offset,
+        max_output_tokens=request.max_output_tokens,
+        prompt_tokens=request.prompt_tokens,
+        seed=ends.seed_of(request.id),
+    )

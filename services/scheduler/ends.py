@@ -1,0 +1,196 @@
+"""The one outcome of a request, in each way in which it can end. Pure; reads only.
+
+Every end says why, in a code for programs and in a sentence with the numbers for people.
+"""
+
+from zlib import crc32
+
+from schemas.decisions import Outcome, Reason, RequestEnded
+from schemas.facts import Pairs, RequestArrived, RequestRefused, Usage, WorkDeparture, WorkDone
+from schemas.policy import Policy
+from services.scheduler.state import Request, State
+from services.scheduler.waits import as_waits, waited_us
+
+
+def seed_of(request_id: str) -> int:
+    """Return the sampling seed of a request: CRC-32 of its id, the same in every attempt."""
+    return crc32(request_id.encode())
+
+
+def at_the_door(
+    policy: Policy,
+    state: State,
+    fact: RequestArrived | RequestRefused,
+    *,
+    outcome: Outcome,
+    reason: Reason,
+    detail: str,
+) -> RequestEnded:
+    """Return the end of a request that was never accepted: `rejected`, or `expired` on arrival."""
+    waited_us = state.now_us - fact.arrived_us
+    arrived = fact if isinstance(fact, RequestArrived) else None
+    metadata: Pairs = arrived.metadata if arrived else ()
+    return RequestEnded(
+        id=fact.id,
+        model=fact.model,
+        tenant=fact.tenant or policy.default_tenant,
+        tier=(arrived and arrived.tier) or policy.default_tier,
+        outcome=outcome,
+        reason=reason,
+        detail=detail,
+        attempts=0,
+        slot=None,
+        arrived_us=fact.arrived_us,
+        wait_us=waited_us,
+        waits=(("transit", waited_us),) if waited_us else (),
+        run_us=0,
+        e2e_us=waited_us,
+        ttft_us=None,
+        usage=None,
+        prompt_tokens=arrived.prompt_tokens if arrived else 0,
+        max_output_tokens=(arrived and arrived.max_output_tokens) or 0,
+        blocks=0,
+        request_offset=fact.offset,
+        output_offset=-1,
+        body_digest=fact.body_digest,
+        output_digest=None,
+        metadata=metadata,
+        keep_until_us=_keep_until_us(policy, state),
+    )
+
+
+def completed(
+    policy: Policy, state: State, request: Request, item: WorkDone, offset: int
+) -> RequestEnded:
+    """Return the end of a request that ran to its end."""
+    detail = (
+        f"generated {item.usage.output_tokens} tokens and stopped by itself"
+        if item.finish_reason == "stop"
+        else f"generated {item.usage.output_tokens} tokens, its limit"
+    )
+    return _end(
+        policy,
+        state,
+        request,
+        outcome="completed",
+        reason=item.finish_reason,
+        detail=detail,
+        usage=item.usage,
+        output_offset=offset,
+        output_digest=item.output_digest,
+    )
+
+
+def expired(policy: Policy, state: State, request: Request) -> RequestEnded:
+    """Return the end of a request whose deadline came while it waited."""
+    assert request.deadline_us is not None, "only a deadline expires"  # noqa: S101 - a bound of the algorithm, not input
+    allowed_ms = (request.deadline_us - request.arrived_us) // 1000
+    return _end(
+        policy,
+        state,
+        request,
+        outcome="expired",
+        reason="deadline",
+        detail=f"still waiting when its deadline of {allowed_ms} ms came",
+    )
+
+
+def over_pool(policy: Policy, state: State, request: Request) -> RequestEnded:
+    """Return the end of a waiting request that no replica of its model can hold."""
+    largest = max(state.models[request.model].pool_tokens.values())
+    return _end(
+        policy,
+        state,
+        request,
+        outcome="rejected",
+        reason="over-pool",
+        detail=over_pool_detail(request.prompt_tokens, request.max_output_tokens, largest),
+    )
+
+
+def over_pool_detail(prompt_tokens: int, max_output_tokens: int, largest_tokens: int) -> str:
+    """Return the sentence that says which limit a too large request meets."""
+    return (
+        f"needs KV for {prompt_tokens + max_output_tokens} tokens ({prompt_tokens} prompt and"
+        f" {max_output_tokens} output), but the largest KV pool holds {largest_tokens}"
+    )
+
+
+def failed(
+    policy: Policy, state: State, request: Request, reason: Reason, detail: str
+) -> RequestEnded:
+    """Return the end of a request that could not be run."""
+    return _end(policy, state, request, outcome="failed", reason=reason, detail=detail)
+
+
+def cancelled(
+    policy: Policy,
+    state: State,
+    request: Request,
+    item: WorkDeparture | None = None,
+    offset: int = -1,
+) -> RequestEnded:
+    """Return the end of a request that its producer cancelled, with the tokens done so far."""
+    done = item.usage.output_tokens if item else 0
+    return _end(
+        policy,
+        state,
+        request,
+        outcome="cancelled",
+        reason="cancel-asked",
+        detail=f"cancelled while {request.stage}, with {done} tokens generated",
+        usage=item.usage if item else None,
+        output_offset=offset,
+    )
+
+
+def _end(
+    policy: Policy,
+    state: State,
+    request: Request,
+    *,
+    outcome: Outcome,
+    reason: Reason,
+    detail: str,
+    usage: Usage | None = None,
+    output_offset: int = -1,
+    output_digest: str | None = None,
+) -> RequestEnded:
+    waited = waited_us(request, state.models[request.model], state.now_us)
+    wait_us = sum(waited)
+    running = request.stage == "running"
+    run_us = request.run_us + (state.now_us - request.since_us if running else 0)
+    ttft_us = None
+    if usage is not None and usage.first_token_us is not None:
+        ttft_us = wait_us + request.run_us + usage.first_token_us
+    return RequestEnded(
+        id=request.id,
+        model=request.model,
+        tenant=request.tenant,
+        tier=request.tier,
+        outcome=outcome,
+        reason=reason,
+        detail=detail,
+        attempts=request.attempt,
+        slot=request.slot if request.attempt else None,
+        arrived_us=request.arrived_us,
+        wait_us=wait_us,
+        waits=as_waits(waited),
+        run_us=run_us,
+        e2e_us=state.now_us - request.arrived_us,
+        ttft_us=ttft_us,
+        usage=usage,
+        prompt_tokens=request.prompt_tokens,
+        max_output_tokens=request.max_output_tokens,
+        blocks=request.blocks,
+        request_offset=request.offset,
+        output_offset=output_offset,
+        body_digest=request.body_digest,
+        output_digest=output_digest,
+        metadata=request.metadata,
+        keep_until_us=_keep_until_us(policy, state),
+    )
+
+
+def _keep_until_us(policy: Policy, state: State) -> int:
+    return state.now_us + policy.dedupe_window_ms * 1000

@@ -1,0 +1,407 @@
+"""Remember one thing: a fact that happened, or a decision that was taken. Pure; never judges.
+
+Live scheduling, recovery and replay all come through here, so what is remembered of a decision may
+depend on the decision and the state only, never on what the policy says now.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+from schemas import decisions as d
+from schemas import facts as f
+from schemas.decisions import Decision
+from schemas.facts import Fact
+from schemas.ids import cell_of
+from schemas.policy import policy_digest
+from services.scheduler.state import (
+    CAUSE_INDEX,
+    AttemptGone,
+    Ended,
+    Model,
+    Replica,
+    Request,
+    State,
+)
+from services.scheduler.waits import BACKOFF, TRANSIT, waited_us
+
+
+def evolve(state: State, event: Fact | Decision) -> None:
+    """Remember `event`.
+
+    Raises:
+        KeyError: the event's kind is not known, or a decision names what the state does not hold;
+            the ledger and this code do not belong together.
+    """
+    _EVOLVE[type(event)](state, event)
+
+
+def time_passed(state: State, at_us: int) -> None:
+    """Move the clock on: every fact does, before anything else is remembered of it."""
+    if at_us - state.now_us > state.policy.replica_lost_ms * 500:
+        # No fact for half the silence that counts as a loss: the cell could not hear (it was
+        # frozen, or the broker was gone), so silence up to now says nothing about a replica.
+        state.blind_until_us = at_us
+    state.now_us = max(state.now_us, at_us)
+    ended = state.ended
+    while ended:
+        request_id, first = next(iter(ended.items()))
+        if first.keep_until_us > state.now_us and len(ended) <= state.policy.dedupe_ids_max:
+            break
+        del ended[request_id]
+    state.touched.clear()
+
+
+# Facts
+
+
+def _took_over(state: State, fact: f.OwnerTookOver) -> None:
+    time_passed(state, fact.at_us)
+    state.cell, state.cells, state.epoch = fact.cell, fact.cells, fact.epoch
+    state.blind_until_us = state.now_us
+
+
+def _policy_activated(state: State, fact: f.PolicyActivated) -> None:
+    time_passed(state, fact.at_us)
+    state.policy = fact.policy
+    state.policy_digest = policy_digest(fact.policy)
+    state.touched.update(dict.fromkeys(state.models))
+
+
+def _profile_set(state: State, fact: f.ProfileSet) -> None:
+    time_passed(state, fact.at_us)
+    name = fact.profile.model
+    model = state.models.get(name)
+    if model is None:
+        state.models[name] = Model(fact.profile, cell_of(name, state.cells))
+    else:
+        model.profile = fact.profile
+        state.touched[name] = None
+
+
+def _ticked(state: State, fact: f.ClockTicked) -> None:
+    time_passed(state, fact.at_us)
+
+
+Asking = f.RequestArrived | f.RequestRefused | f.CancelAsked | f.MessageUnreadable
+
+
+def _asked(state: State, fact: Asking) -> None:
+    time_passed(state, fact.at_us)
+    state.pending.append(fact)
+
+
+def _replica_starting(state: State, fact: f.ReplicaStarting) -> None:
+    time_passed(state, fact.at_us)
+    model = state.models.get(fact.model)
+    if model is not None:
+        model.starting[fact.slot] = fact.incarnation
+        state.touched[fact.model] = None
+
+
+def _replica_ready(state: State, fact: f.ReplicaReady) -> None:
+    time_passed(state, fact.at_us)
+    if not _hear(state, fact):
+        state.pending.append(fact)
+
+
+def _heartbeat(state: State, fact: f.ReplicaHeartbeat) -> None:
+    time_passed(state, fact.at_us)
+    if not _hear(state, fact):
+        state.pending.append(fact)
+
+
+def _replica_draining(state: State, fact: f.ReplicaDraining) -> None:
+    time_passed(state, fact.at_us)
+    if _hear(state, fact):
+        state.models[fact.model].replicas[fact.slot].draining = True
+        state.touched[fact.model] = None
+
+
+def _replica_stopped(state: State, fact: f.ReplicaStopped) -> None:
+    time_passed(state, fact.at_us)
+    model = state.models.get(fact.model)
+    if model is not None and model.starting.get(fact.slot) == fact.incarnation:
+        del model.starting[fact.slot]
+        state.touched[fact.model] = None
+    if _hear(state, fact):
+        state.pending.append(fact)
+
+
+def _work_noted(state: State, fact: f.WorkStarted | f.WorkProgressed) -> None:
+    time_passed(state, fact.at_us)
+    _hear(state, fact)
+
+
+def _work_finished(state: State, fact: f.WorkFinished) -> None:
+    time_passed(state, fact.at_us)
+    if _hear(state, fact):
+        state.pending.extend((item, fact.offset) for item in _current(state, fact))
+
+
+def _work_left(state: State, fact: f.WorkLeft) -> None:
+    time_passed(state, fact.at_us)
+    if _hear(state, fact):
+        state.pending.extend((item, fact.offset) for item in _current(state, fact))
+
+
+def _work_failed(state: State, fact: f.WorkFailed) -> None:
+    time_passed(state, fact.at_us)
+    if _hear(state, fact):
+        state.pending.extend(_current(state, fact))
+
+
+def _hear(state: State, fact: f.WorkerFact) -> bool:
+    """Note that a replica spoke; return whether that life of it is the one known here."""
+    model = state.models.get(fact.model)
+    replica = model.replicas.get(fact.slot) if model else None
+    if replica is None or replica.incarnation != fact.incarnation:
+        return False
+    key = (fact.model, fact.slot)
+    state.heard[key] = state.now_us
+    state.heard.move_to_end(key)
+    return True
+
+
+def _current(
+    state: State,
+    fact: f.WorkFinished | f.WorkFailed | f.WorkLeft,
+) -> list[Any]:
+    """Return the items that speak of an attempt that runs now, one per request.
+
+    A report of an older attempt is on record and changes nothing.
+    """
+    items: dict[str, Any] = {}
+    for item in fact.items:
+        request = state.requests.get(item.id)
+        if (
+            request is not None
+            and request.stage == "running"
+            and request.attempt == item.attempt
+            and request.slot == fact.slot
+            and request.model == fact.model
+        ):
+            items.setdefault(item.id, item)
+    return list(items.values())
+
+
+# Decisions
+
+
+def _queued(state: State, decision: d.RequestQueued) -> None:
+    fact = state.pending.popleft()
+    assert isinstance(fact, f.RequestArrived), "only an arrival is queued"  # noqa: S101 - ledger and code belong together
+    model = state.models[decision.model]
+    waited = [0] * len(CAUSE_INDEX)
+    waited[TRANSIT] = state.now_us - fact.arrived_us
+    request = Request(
+        id=decision.id,
+        order=state.next_order,
+        model=decision.model,
+        tenant=decision.tenant,
+        tier=decision.tier,
+        arrived_us=fact.arrived_us,
+        offset=fact.offset,
+        prompt_tokens=decision.prompt_tokens,
+        max_output_tokens=decision.max_output_tokens,
+        deadline_us=decision.deadline_us,
+        body_digest=fact.body_digest,
+        metadata=fact.metadata,
+        stage="waiting",
+        since_us=state.now_us,
+        mark=(),
+        waited_us=waited,
+    )
+    state.next_order += 1
+    state.requests[request.id] = request
+    if request.deadline_us is not None:
+        heappush(state.deadlines, (request.deadline_us, request.order, request.id))
+    model.queue.add(request.tier, request.tenant, request.id, request.order)
+    _begin_wait(state, model, request)
+
+
+def _answered(state: State, _decision: Decision) -> None:
+    state.pending.popleft()
+
+
+def _blocked(state: State, decision: d.QueueBlocked) -> None:
+    model = state.models[decision.model]
+    _settle_cause(model, state.now_us)
+    model.cause = decision.cause
+
+
+def _dispatched(state: State, decision: d.RequestDispatched) -> None:
+    request = state.requests[decision.id]
+    model = state.models[request.model]
+    _end_wait(state, model, request)
+    model.queue.served(request.tier, request.tenant)
+    request.stage = "running"
+    request.since_us = state.now_us
+    request.attempt = decision.attempt
+    request.slot = decision.slot
+    request.incarnation = decision.incarnation
+    request.blocks = decision.blocks
+    replica = model.replicas[decision.slot]
+    replica.running[request.id] = decision.blocks
+    replica.blocks_used += decision.blocks
+    _drop_dead(state)
+
+
+def _attempt_lost(state: State, decision: d.AttemptLost) -> None:
+    state.pending.popleft()
+    request = state.requests[decision.id]
+    _end_run(state, request)
+    request.stage = "backoff"
+    request.losses = decision.losses
+    request.retry_at_us = decision.retry_at_us
+    heappush(state.retries, (request.retry_at_us, request.order, request.id))
+    if request.deadline_us is not None:
+        heappush(state.deadlines, (request.deadline_us, request.order, request.id))
+
+
+def _returned(state: State, decision: d.RequestReturned) -> None:
+    request = state.requests[decision.id]
+    model = state.models[request.model]
+    request.waited_us[BACKOFF] += state.now_us - request.since_us
+    request.stage = "waiting"
+    request.since_us = state.now_us
+    model.queue.add_returned(request.tier, request.tenant, request.id, request.order)
+    _begin_wait(state, model, request)
+    _drop_dead(state)
+
+
+def _leave_asked(state: State, decision: d.LeaveAsked) -> None:
+    state.pending.popleft()
+    state.requests[decision.id].leaving = True
+
+
+def _admitted(state: State, decision: d.ReplicaAdmitted) -> None:
+    fact = state.pending.popleft()
+    assert isinstance(fact, f.ReplicaReady), "only a ready replica is admitted"  # noqa: S101 - ledger and code belong together
+    model = state.models[decision.model]
+    model.starting.pop(decision.slot, None)
+    replica = Replica(
+        slot=fact.slot,
+        incarnation=fact.incarnation,
+        kv_blocks=fact.kv_blocks,
+        block_tokens=fact.block_tokens,
+        max_batch=fact.max_batch,
+    )
+    model.pool_tokens[fact.slot] = fact.kv_blocks * fact.block_tokens
+    model.replicas[fact.slot] = replica
+    model.replicas = dict(sorted(model.replicas.items()))
+    key = (decision.model, fact.slot)
+    state.heard[key] = state.now_us
+    state.heard.move_to_end(key)
+    state.touched[decision.model] = None
+
+
+def _replica_lost(state: State, decision: d.ReplicaLost) -> None:
+    if decision.why == "stopped":
+        state.pending.popleft()
+    model = state.models[decision.model]
+    replica = model.replicas.pop(decision.slot)
+    del state.heard[decision.model, decision.slot]
+    why = f"replica {decision.model}/{decision.slot} was lost: {decision.why}"
+    state.pending.extend(
+        AttemptGone(request_id, state.requests[request_id].attempt, replica.slot, why)
+        for request_id in replica.running
+    )
+    state.touched[decision.model] = None
+
+
+def _request_ended(state: State, decision: d.RequestEnded) -> None:
+    if state.pending:
+        # What the fact brought is answered before anything ends by itself (a deadline, say).
+        state.pending.popleft()
+    request = state.requests.pop(decision.id, None)
+    if request is not None:
+        model = state.models[request.model]
+        if request.stage == "running":
+            _end_run(state, request)
+        elif request.stage == "waiting":
+            _end_wait(state, model, request)
+        state.touched[request.model] = None
+        _drop_dead(state)
+    state.ended[decision.id] = Ended(decision.keep_until_us, decision.body_digest)
+
+
+def _begin_wait(state: State, model: Model, request: Request) -> None:
+    _settle_cause(model, state.now_us)
+    request.mark = tuple(model.cause_totals_us)
+    state.touched[request.model] = None
+
+
+def _end_wait(state: State, model: Model, request: Request) -> None:
+    request.waited_us = waited_us(request, model, state.now_us)
+    model.queue.remove(request.tier, request.tenant, request.id, request.order)
+    if not model.queue.waiting:
+        _settle_cause(model, state.now_us)
+        model.cause = None
+
+
+def _end_run(state: State, request: Request) -> None:
+    request.run_us += state.now_us - request.since_us
+    request.since_us = state.now_us
+    replica = state.models[request.model].replicas.get(request.slot)
+    if replica is not None and replica.incarnation == request.incarnation:
+        replica.blocks_used -= replica.running.pop(request.id)
+        state.touched[request.model] = None
+
+
+def _settle_cause(model: Model, now_us: int) -> None:
+    if model.cause is not None:
+        model.cause_totals_us[CAUSE_INDEX[model.cause]] += now_us - model.cause_since_us
+    model.cause_since_us = now_us
+
+
+def _drop_dead(state: State) -> None:
+    """Drop dead items from the tops of the heaps, so that a top is always a real due time."""
+    requests = state.requests
+    while state.deadlines:
+        request = requests.get(state.deadlines[0][2])
+        if request is not None and request.stage != "running":
+            break
+        heappop(state.deadlines)
+    while state.retries:
+        due_us, _, request_id = state.retries[0]
+        request = requests.get(request_id)
+        if request is not None and request.stage == "backoff" and request.retry_at_us == due_us:
+            break
+        heappop(state.retries)
+
+
+_EVOLVE: dict[type, Callable[[State, Any], None]] = {
+    f.OwnerTookOver: _took_over,
+    f.PolicyActivated: _policy_activated,
+    f.ProfileSet: _profile_set,
+    f.ClockTicked: _ticked,
+    f.RequestArrived: _asked,
+    f.RequestRefused: _asked,
+    f.MessageUnreadable: _asked,
+    f.CancelAsked: _asked,
+    f.ReplicaStarting: _replica_starting,
+    f.ReplicaReady: _replica_ready,
+    f.ReplicaHeartbeat: _heartbeat,
+    f.ReplicaDraining: _replica_draining,
+    f.ReplicaStopped: _replica_stopped,
+    f.WorkStarted: _work_noted,
+    f.WorkProgressed: _work_noted,
+    f.WorkFinished: _work_finished,
+    f.WorkFailed: _work_failed,
+    f.WorkLeft: _work_left,
+    d.RequestQueued: _queued,
+    d.RequestRouted: _answered,
+    d.DuplicateIgnored: _answered,
+    d.CancelIgnored: _answered,
+    d.MessageDeadLettered: _answered,
+    d.QueueBlocked: _blocked,
+    d.RequestDispatched: _dispatched,
+    d.AttemptLost: _attempt_lost,
+    d.RequestReturned: _returned,
+    d.LeaveAsked: _leave_asked,
+    d.ReplicaAdmitted: _admitted,
+    d.ReplicaLost: _replica_lost,
+    d.ReplicaTurnedAway: _answered,
+    d.RequestEnded: _request_ended,
+}

@@ -1,0 +1,181 @@
+"""The state as bytes and back, and its digest. Pure; what is stored is what cannot be derived.
+
+Order is part of the state where a rule walks in it (whose turn it is, which request of a lost
+replica is answered first), so everything is stored as lists in the order in which it stands.
+`freeze` only copies references, so that an owner may encode in another thread while it goes on.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import fields
+from heapq import heapify
+from operator import attrgetter
+from typing import Any
+
+from schemas.codec import CodecError, decode, digest, encode
+from schemas.policy import TIERS, Policy, policy_digest
+from schemas.profile import Profile
+from services.scheduler.queue import Lane, Queue
+from services.scheduler.state import Ended, Model, Replica, Request, State
+
+FORMAT = 1
+_PIECE_ITEMS = 1000
+
+Frozen = list[tuple[str, list[Any]]]
+
+_REQUEST_FIELDS = tuple(field.name for field in fields(Request))
+_request_values = attrgetter(*_REQUEST_FIELDS)
+_HEAD_FIELDS = ("cell", "cells", "epoch", "now_us", "blind_until_us", "next_order")
+_REPLICA_FIELDS = tuple(field.name for field in fields(Replica) if field.name != "running")
+
+
+def freeze(state: State) -> Frozen:
+    """Return the state's content as named lists of plain values that no later step changes.
+
+    The state must be at rest: nothing pending.
+    """
+    assert not state.pending, "a state is stored between two facts"  # noqa: S101 - a bound of the algorithm, not input
+    head: list[Any] = [FORMAT, *(getattr(state, name) for name in _HEAD_FIELDS)]
+    head.append(encode(state.policy).decode())
+    return [
+        ("head", head),
+        ("models", [_freeze_model(model) for model in state.models.values()]),
+        (
+            "requests",
+            [
+                (*_request_values(r)[:-1], r.leaving, list(r.waited_us))
+                for r in state.requests.values()
+            ],
+        ),
+        (
+            "ended",
+            [(key, item.keep_until_us, item.body_digest) for key, item in state.ended.items()],
+        ),
+        ("heard", [(*key, heard_us) for key, heard_us in state.heard.items()]),
+    ]
+
+
+def encode_pieces(frozen: Frozen) -> Iterator[bytes]:
+    """Yield the canonical bytes of a frozen state, a line at a time, each line short to make."""
+    for name, items in frozen:
+        for start in range(0, max(1, len(items)), _PIECE_ITEMS):
+            line = [name, items[start : start + _PIECE_ITEMS]]
+            yield json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def state_digest(state: State) -> str:
+    """Return 16 hex characters that name all that the state remembers."""
+    return digest(b"".join(encode_pieces(freeze(state))))
+
+
+def thaw(raw: bytes) -> State:
+    """Return the state that `encode_pieces` wrote.
+
+    Raises:
+        CodecError: the bytes are not a snapshot that this version reads.
+    """
+    parts: dict[str, list[Any]] = {}
+    try:
+        for line in raw.splitlines():
+            name, items = json.loads(line)
+            parts.setdefault(name, []).extend(items)
+        return _thaw(parts)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise CodecError(f"the snapshot cannot be read: {error!r}") from error
+
+
+def _freeze_model(model: Model) -> list[Any]:
+    return [
+        encode(model.profile).decode(),
+        model.owner_cell,
+        [
+            [*(getattr(replica, name) for name in _REPLICA_FIELDS), list(replica.running.items())]
+            for replica in model.replicas.values()
+        ],
+        list(model.starting.items()),
+        list(model.pool_tokens.items()),
+        model.cause,
+        model.cause_since_us,
+        list(model.cause_totals_us),
+        [
+            [
+                tier,
+                [
+                    [tenant, list(lane.returned), list(lane.fresh.items())]
+                    for tenant, lane in model.queue.tiers[tier].items()
+                ],
+            ]
+            for tier in TIERS
+        ],
+    ]
+
+
+def _thaw(parts: dict[str, list[Any]]) -> State:
+    version, *values, policy_json = parts["head"]
+    if version != FORMAT:
+        raise CodecError(f"the snapshot has format {version}, this version reads {FORMAT}")
+    state = State()
+    for name, value in zip(_HEAD_FIELDS, values, strict=True):
+        setattr(state, name, value)
+    policy = decode(policy_json.encode())
+    if not isinstance(policy, Policy):
+        raise CodecError("the snapshot's policy is another message")
+    state.policy = policy
+    state.policy_digest = policy_digest(policy)
+    for item in parts["models"]:
+        model = _thaw_model(item)
+        state.models[model.profile.model] = model
+    for item in parts["requests"]:
+        request = _thaw_request(item)
+        state.requests[request.id] = request
+    state.ended = OrderedDict((key, Ended(keep, body)) for key, keep, body in parts["ended"])
+    state.heard = OrderedDict(((model, slot), heard) for model, slot, heard in parts["heard"])
+    _rebuild_heaps(state)
+    return state
+
+
+def _thaw_model(item: list[Any]) -> Model:
+    profile_json, owner, replicas, starting, pools, cause, since_us, totals_us, tiers = item
+    profile = decode(profile_json.encode())
+    if not isinstance(profile, Profile):
+        raise CodecError("a profile of the snapshot is another message")
+    model = Model(profile, owner)
+    for *values, running in replicas:
+        named = dict(zip(_REPLICA_FIELDS, values, strict=True))
+        replica = Replica(**named, running=dict(running))
+        model.replicas[replica.slot] = replica
+    model.starting = dict(starting)
+    model.pool_tokens = dict(pools)
+    model.cause, model.cause_since_us, model.cause_totals_us = cause, since_us, totals_us
+    model.queue = _thaw_queue(tiers)
+    return model
+
+
+def _thaw_queue(tiers: list[Any]) -> Queue:
+    queue = Queue()
+    for tier, tenants in tiers:
+        for tenant, returned, fresh in tenants:
+            lane = Lane([(order, key) for order, key in returned], OrderedDict(fresh))
+            queue.tiers[tier][tenant] = lane
+            queue.waiting += len(returned) + len(fresh)
+    return queue
+
+
+def _thaw_request(item: list[Any]) -> Request:
+    *values, leaving, waited_us = item
+    named = dict(zip(_REQUEST_FIELDS[:-1], values, strict=True))
+    named["mark"] = tuple(named["mark"])
+    named["metadata"] = tuple((key, value) for key, value in named["metadata"])
+    named["waited_us"] = waited_us
+    return Request(**named, leaving=leaving)
+
+
+def _rebuild_heaps(state: State) -> None:
+    for request in state.requests.values():
+        if request.deadline_us is not None and request.stage != "running":
+            state.deadlines.append((request.deadline_us, request.order, request.id))
+        if request.stage == "backoff":
+            state.retries.append((request.retry_at_us, request.order, request.id))
+    heapify(state.deadlines)
+    heapify(state.retries)

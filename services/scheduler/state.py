@@ -1,0 +1,174 @@
+"""What a cell remembers. Pure data with its ordered indexes; only evolve changes it.
+
+The indexes (`deadlines`, `retries`, `heard`, the queues) follow from the rest; schemas of what is
+stored stand in services/scheduler/snapshot.py. Times are µs of the owner's stamps.
+"""
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from schemas.decisions import CAUSES, Cause
+from schemas.facts import (
+    CancelAsked,
+    MessageUnreadable,
+    Pairs,
+    ReplicaHeartbeat,
+    ReplicaReady,
+    ReplicaStopped,
+    RequestArrived,
+    RequestRefused,
+    WorkDeparture,
+    WorkDone,
+    WorkFault,
+)
+from schemas.policy import Policy, Tier, policy_digest
+from schemas.profile import Profile
+from services.scheduler.queue import Queue
+
+CAUSE_INDEX: dict[Cause, int] = {cause: index for index, cause in enumerate(CAUSES)}
+
+Stage = Literal["waiting", "running", "backoff"]
+
+
+@dataclass(slots=True)
+class Request:
+    """One accepted request that has not ended.
+
+    Attributes:
+        order: grows with each acceptance; decides who is older.
+        since_us: when the present stage began.
+        mark: the model's cause totals when this wait began; the wait's causes are the difference.
+        waited_us: by cause (index in CAUSES), over the waits that are over.
+        attempt: of the last dispatch; 0 before the first. losses: attempts lost.
+    """
+
+    id: str
+    order: int
+    model: str
+    tenant: str
+    tier: Tier
+    arrived_us: int
+    offset: int
+    prompt_tokens: int
+    max_output_tokens: int
+    deadline_us: int | None
+    body_digest: str
+    metadata: Pairs
+    stage: Stage
+    since_us: int
+    mark: tuple[int, ...]
+    waited_us: list[int]
+    run_us: int = 0
+    attempt: int = 0
+    losses: int = 0
+    slot: int = -1
+    incarnation: str = ""
+    blocks: int = 0
+    retry_at_us: int = 0
+    leaving: bool = False
+
+
+@dataclass(slots=True)
+class Replica:
+    """One ready or draining replica; `running` maps request ids to their reserved blocks."""
+
+    slot: int
+    incarnation: str
+    kv_blocks: int
+    block_tokens: int
+    max_batch: int
+    draining: bool = False
+    blocks_used: int = 0
+    running: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(slots=True)
+class Model:
+    """One model: its profile, its replicas in the order of their slots, and its queue.
+
+    Attributes:
+        starting: incarnations by slot whose cold start is under way.
+        pool_tokens: KV tokens by slot of every replica that ever was ready: a request larger than
+            all of them can never run.
+        cause: what holds the queue back since `cause_since_us`, or None when nothing waits.
+        cause_totals_us: by cause (index in CAUSES), up to `cause_since_us`.
+    """
+
+    profile: Profile
+    owner_cell: int
+    replicas: dict[int, Replica] = field(default_factory=dict[int, Replica])
+    starting: dict[int, str] = field(default_factory=dict[int, str])
+    pool_tokens: dict[int, int] = field(default_factory=dict[int, int])
+    queue: Queue = field(default_factory=Queue)
+    cause: Cause | None = None
+    cause_since_us: int = 0
+    cause_totals_us: list[int] = field(default_factory=lambda: [0] * len(CAUSES))
+
+
+@dataclass(slots=True)
+class Ended:
+    """What is remembered of a request that has ended, to recognise a resend."""
+
+    keep_until_us: int
+    body_digest: str
+
+
+@dataclass(slots=True, frozen=True)
+class AttemptGone:
+    """A running attempt whose replica is gone."""
+
+    id: str
+    attempt: int
+    slot: int
+    why: str
+
+
+# What the last fact brought that has not been answered by a decision yet, oldest first.
+Pending = (
+    RequestArrived
+    | RequestRefused
+    | CancelAsked
+    | MessageUnreadable
+    | ReplicaReady
+    | ReplicaHeartbeat
+    | ReplicaStopped
+    | tuple[WorkDone, int]
+    | tuple[WorkDeparture, int]
+    | WorkFault
+    | AttemptGone
+)
+
+
+@dataclass(slots=True)
+class State:
+    """All that a cell decides from.
+
+    Attributes:
+        now_us: of the last fact; never goes back.
+        blind_until_us: up to here the cell could not hear; silence before it is no sign of loss.
+        deadlines, retries: heaps of (due µs, order, id); an item whose request no longer waits for
+            it is dead, and is dropped when it comes to the top.
+        heard: (model, slot) to when it was last heard, the longest silent first.
+        touched: models in which a dispatch may have become possible since the last fact.
+        pending: empty between two facts.
+    """
+
+    cell: int = 0
+    cells: int = 1
+    epoch: int = 0
+    now_us: int = 0
+    blind_until_us: int = 0
+    policy: Policy = field(default_factory=Policy)
+    policy_digest: str = field(default_factory=lambda: policy_digest(Policy()))
+    next_order: int = 0
+    models: dict[str, Model] = field(default_factory=dict[str, Model])
+    requests: dict[str, Request] = field(default_factory=dict[str, Request])
+    ended: "OrderedDict[str, Ended]" = field(default_factory=OrderedDict[str, Ended])
+    deadlines: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    retries: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    heard: "OrderedDict[tuple[str, int], int]" = field(
+        default_factory=OrderedDict[tuple[str, int], int],
+    )
+    touched: dict[str, None] = field(default_factory=dict[str, None])
+    pending: deque[Pending] = field(default_factory=deque[Pending])
