@@ -30,6 +30,7 @@ from schemas.profile import Profile
 
 _CHAIN_PREFIX = b',"chain":"'
 _CHAIN_CHARS = 16
+_FAULTS_TOLD_MAX = 1_000
 _CHAIN_TAIL_BYTES = len(_CHAIN_PREFIX) + _CHAIN_CHARS + 2
 
 _BusMessage = (
@@ -110,7 +111,8 @@ def decode_line(raw: bytes) -> Line:
     Raises:
         CodecError: the line is not a ledger entry.
     """
-    if raw[-_CHAIN_TAIL_BYTES:][: len(_CHAIN_PREFIX)] != _CHAIN_PREFIX:
+    tail = raw[-_CHAIN_TAIL_BYTES:]
+    if not tail.startswith(_CHAIN_PREFIX) or not tail.endswith(b'"}'):
         raise CodecError("the ledger line does not end in its chain digest")
     body = raw[:-_CHAIN_TAIL_BYTES] + b"}"
     try:
@@ -142,7 +144,10 @@ def digest(data: bytes) -> str:
 
 
 def explain(error: ValidationError) -> str:
-    """Return one sentence that names each wrong field and what is wrong with it."""
+    """Return one sentence that names the first wrong fields and what is wrong with each."""
+    if error.error_count() > _FAULTS_TOLD_MAX:
+        # Pydantic would build an account of each first: minutes and gigabytes, for a hostile value.
+        return f"{error.error_count()} fields are wrong"
     parts: list[str] = []
     for item in error.errors(include_url=False, include_input=False)[:5]:
         where = ".".join(str(step) for step in item["loc"]) or "message"
