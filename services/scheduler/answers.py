@@ -81,7 +81,7 @@ def _refusal(
     if model.queue.waiting >= policy.queued_requests_max:
         return "queue-full", (
             f"{model.queue.waiting} requests of {fact.model} wait already, the most that policy"
-            f" {policy.name!r} allows; send it again later"
+            f" {policy.name!r} allows; send it later, under another id"
         )
     return None
 
@@ -219,7 +219,7 @@ def _report(
     request = state.requests[item.id]
     if isinstance(item, f.WorkDone):
         return ends.completed(policy, state, request, item, offset)
-    if item.cause == "cancelled":
+    if request.leaving or item.cause == "cancelled":
         return ends.cancelled(policy, state, request, item, offset)
     return _lost(policy, state, request, "preempted", losses=request.losses)
 

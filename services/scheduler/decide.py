@@ -13,6 +13,11 @@ from services.scheduler import answers, ends, placement
 from services.scheduler.state import Model, Request, State
 from services.scheduler.waits import as_waits, waited_us
 
+# A cell that hears nothing for half of replica_lost_ms cannot tell its own deafness from a
+# replica's silence (see evolve.time_passed). So when nothing else happens it asks for a tick
+# after 0.4 of it: that leaves the tick a tenth to be late.
+_LISTENING_US_PER_MS = 400
+
 
 def decide(policy: Policy, state: State) -> Decision | None:
     """Return the next decision, or None when everything that can be decided now is decided."""
@@ -37,7 +42,11 @@ def decide(policy: Policy, state: State) -> Decision | None:
 
 
 def next_due_us(policy: Policy, state: State) -> int | None:
-    """Return when time alone would change the answer, or None if it never would."""
+    """Return when time alone would change the answer, or None if it never would.
+
+    While a replica is known, that is never far away: the cell must go on listening, or the
+    silence of its only replica would be taken for its own.
+    """
     due: list[int] = []
     if state.retries:
         due.append(state.retries[0][0])
@@ -45,6 +54,7 @@ def next_due_us(policy: Policy, state: State) -> int | None:
         due.append(state.deadlines[0][0])
     if state.heard:
         due.append(_loss_due_us(policy, state))
+        due.append(state.now_us + policy.replica_lost_ms * _LISTENING_US_PER_MS)
     return min(due, default=None)
 
 

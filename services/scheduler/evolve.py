@@ -5,7 +5,6 @@ depend on the decision and the state only, never on what the policy says now.
 """
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 from typing import Any
 
 from schemas import decisions as d
@@ -14,6 +13,7 @@ from schemas.decisions import Decision
 from schemas.facts import Fact
 from schemas.ids import cell_of
 from schemas.policy import policy_digest
+from services.scheduler import due
 from services.scheduler.state import (
     CAUSE_INDEX,
     AttemptGone,
@@ -58,6 +58,8 @@ def time_passed(state: State, at_us: int) -> None:
 def _took_over(state: State, fact: f.OwnerTookOver) -> None:
     time_passed(state, fact.at_us)
     state.cell, state.cells, state.epoch = fact.cell, fact.cells, fact.epoch
+    for name, model in state.models.items():
+        model.owner_cell = cell_of(name, fact.cells)
     state.blind_until_us = state.now_us
 
 
@@ -214,8 +216,7 @@ def _queued(state: State, decision: d.RequestQueued) -> None:
     )
     state.next_order += 1
     state.requests[request.id] = request
-    if request.deadline_us is not None:
-        heappush(state.deadlines, (request.deadline_us, request.order, request.id))
+    due.add_deadline(state, request)
     model.queue.add(request.tier, request.tenant, request.id, request.order)
     _begin_wait(state, model, request)
 
@@ -244,7 +245,7 @@ def _dispatched(state: State, decision: d.RequestDispatched) -> None:
     replica = model.replicas[decision.slot]
     replica.running[request.id] = decision.blocks
     replica.blocks_used += decision.blocks
-    _drop_dead(state)
+    due.drop_dead(state)
 
 
 def _attempt_lost(state: State, decision: d.AttemptLost) -> None:
@@ -254,9 +255,8 @@ def _attempt_lost(state: State, decision: d.AttemptLost) -> None:
     request.stage = "backoff"
     request.losses = decision.losses
     request.retry_at_us = decision.retry_at_us
-    heappush(state.retries, (request.retry_at_us, request.order, request.id))
-    if request.deadline_us is not None:
-        heappush(state.deadlines, (request.deadline_us, request.order, request.id))
+    due.add_return(state, request)
+    due.add_deadline(state, request)
 
 
 def _returned(state: State, decision: d.RequestReturned) -> None:
@@ -267,7 +267,16 @@ def _returned(state: State, decision: d.RequestReturned) -> None:
     request.since_us = state.now_us
     model.queue.add_returned(request.tier, request.tenant, request.id, request.order)
     _begin_wait(state, model, request)
-    _drop_dead(state)
+    due.drop_dead(state)
+
+
+def _turned_away(state: State, decision: d.ReplicaTurnedAway) -> None:
+    state.pending.popleft()
+    model = state.models.get(decision.model)
+    if model is not None and model.starting.get(decision.slot) == decision.incarnation:
+        # Its cold start is over, and nothing came of it.
+        del model.starting[decision.slot]
+        state.touched[decision.model] = None
 
 
 def _leave_asked(state: State, decision: d.LeaveAsked) -> None:
@@ -322,7 +331,7 @@ def _request_ended(state: State, decision: d.RequestEnded) -> None:
         elif request.stage == "waiting":
             _end_wait(state, model, request)
         state.touched[request.model] = None
-        _drop_dead(state)
+        due.drop_dead(state)
     state.ended[decision.id] = Ended(decision.keep_until_us, decision.body_digest)
 
 
@@ -353,22 +362,6 @@ def _settle_cause(model: Model, now_us: int) -> None:
     if model.cause is not None:
         model.cause_totals_us[CAUSE_INDEX[model.cause]] += now_us - model.cause_since_us
     model.cause_since_us = now_us
-
-
-def _drop_dead(state: State) -> None:
-    """Drop dead items from the tops of the heaps, so that a top is always a real due time."""
-    requests = state.requests
-    while state.deadlines:
-        request = requests.get(state.deadlines[0][2])
-        if request is not None and request.stage != "running":
-            break
-        heappop(state.deadlines)
-    while state.retries:
-        due_us, _, request_id = state.retries[0]
-        request = requests.get(request_id)
-        if request is not None and request.stage == "backoff" and request.retry_at_us == due_us:
-            break
-        heappop(state.retries)
 
 
 _EVOLVE: dict[type, Callable[[State, Any], None]] = {
@@ -402,6 +395,6 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.LeaveAsked: _leave_asked,
     d.ReplicaAdmitted: _admitted,
     d.ReplicaLost: _replica_lost,
-    d.ReplicaTurnedAway: _answered,
+    d.ReplicaTurnedAway: _turned_away,
     d.RequestEnded: _request_ended,
 }

@@ -9,13 +9,13 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import fields
-from heapq import heapify
 from operator import attrgetter
 from typing import Any
 
 from schemas.codec import CodecError, decode, digest, encode
 from schemas.policy import TIERS, Policy, policy_digest
 from schemas.profile import Profile
+from services.scheduler import due
 from services.scheduler.queue import Lane, Queue
 from services.scheduler.state import Ended, Model, Replica, Request, State
 
@@ -24,7 +24,8 @@ _PIECE_ITEMS = 1000
 
 Frozen = list[tuple[str, list[Any]]]
 
-_REQUEST_FIELDS = tuple(field.name for field in fields(Request))
+# All but the list, which a later step may change: a copy of it stands at the end.
+_REQUEST_FIELDS = tuple(field.name for field in fields(Request) if field.name != "waited_us")
 _request_values = attrgetter(*_REQUEST_FIELDS)
 _HEAD_FIELDS = ("cell", "cells", "epoch", "now_us", "blind_until_us", "next_order")
 _REPLICA_FIELDS = tuple(field.name for field in fields(Replica) if field.name != "running")
@@ -43,10 +44,7 @@ def freeze(state: State) -> Frozen:
         ("models", [_freeze_model(model) for model in state.models.values()]),
         (
             "requests",
-            [
-                (*_request_values(r)[:-1], r.leaving, list(r.waited_us))
-                for r in state.requests.values()
-            ],
+            [(*_request_values(item), list(item.waited_us)) for item in state.requests.values()],
         ),
         (
             "ended",
@@ -81,7 +79,9 @@ def thaw(raw: bytes) -> State:
             name, items = json.loads(line)
             parts.setdefault(name, []).extend(items)
         return _thaw(parts)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except CodecError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CodecError(f"the snapshot cannot be read: {error!r}") from error
 
 
@@ -131,7 +131,7 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
         state.requests[request.id] = request
     state.ended = OrderedDict((key, Ended(keep, body)) for key, keep, body in parts["ended"])
     state.heard = OrderedDict(((model, slot), heard) for model, slot, heard in parts["heard"])
-    _rebuild_heaps(state)
+    due.rebuild(state)
     return state
 
 
@@ -163,19 +163,8 @@ def _thaw_queue(tiers: list[Any]) -> Queue:
 
 
 def _thaw_request(item: list[Any]) -> Request:
-    *values, leaving, waited_us = item
-    named = dict(zip(_REQUEST_FIELDS[:-1], values, strict=True))
+    *values, waited_us = item
+    named = dict(zip(_REQUEST_FIELDS, values, strict=True))
     named["mark"] = tuple(named["mark"])
     named["metadata"] = tuple((key, value) for key, value in named["metadata"])
-    named["waited_us"] = waited_us
-    return Request(**named, leaving=leaving)
-
-
-def _rebuild_heaps(state: State) -> None:
-    for request in state.requests.values():
-        if request.deadline_us is not None and request.stage != "running":
-            state.deadlines.append((request.deadline_us, request.order, request.id))
-        if request.stage == "backoff":
-            state.retries.append((request.retry_at_us, request.order, request.id))
-    heapify(state.deadlines)
-    heapify(state.retries)
+    return Request(**named, waited_us=waited_us)
