@@ -177,7 +177,8 @@ def _broken_rules(kind: str, value: dict[str, Any]) -> str:
         inner = {path[:end] for path in paths for end in range(1, len(path))}
         told = [_sentence(kind, fault) for fault in faults if fault["loc"][1:] not in inner]
         return "; ".join(told[:FAULTS_MAX])
-    return f"the record is not acceptable as {kind}; see its JSON Schema"
+    # Python's parser keeps the last of two equal names, the validator looks at both.
+    return "metadata holds a name twice, and one of its values is not acceptable"
 
 
 def _shorten(value: Any, levels: int) -> Any:
