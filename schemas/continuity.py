@@ -1,0 +1,72 @@
+"""Which records of a ledger count: the rule that every reader applies, in one place. Pure.
+
+A record is a batch of entries of one owner. It is void when its epoch is below the highest seen
+(a superseded owner appended it behind a takeover) or its first seq was there already (a takeover
+that lost the race against another record). Every other record must be the very next one, and its
+chain must hold. Because the rule reads nothing but the log, all readers agree.
+"""
+
+from schemas.codec import CodecError, Line, chain_of, decode_line, split_record
+from schemas.ledger import GENESIS_CHAIN
+from schemas.message import message
+
+
+@message
+class Position:
+    """How far a ledger has been read: the next seq, the last chain, the highest epoch."""
+
+    next_seq: int = 0
+    chain: str = GENESIS_CHAIN
+    epoch: int = 0
+
+
+class Continuity:
+    """Reads the records of one ledger in the order of their offsets and keeps what counts.
+
+    Attributes:
+        void_entries: how many entries did not count so far.
+    """
+
+    def __init__(self, position: Position | None = None) -> None:
+        start = position or Position()
+        self.next_seq = start.next_seq
+        self.chain = start.chain
+        self.epoch = start.epoch
+        self.void_entries = 0
+
+    def position(self) -> Position:
+        """Return the place from which another reader may go on."""
+        return Position(next_seq=self.next_seq, chain=self.chain, epoch=self.epoch)
+
+    def admit(self, value: bytes | None) -> list[Line]:
+        """Return the record's entries, or an empty list when they are void.
+
+        Raises:
+            CodecError: the record cannot be decoded, or it is not void and does not follow the one
+                before it: the ledger was altered. The message names the seq.
+        """
+        lines = [decode_line(raw) for raw in split_record(value)]
+        first = lines[0].entry
+        if first.epoch < self.epoch or first.seq < self.next_seq:
+            self.epoch = max(self.epoch, first.epoch)
+            self.void_entries += len(lines)
+            return []
+        self.epoch = first.epoch
+        for line in lines:
+            self._follow(line)
+        return lines
+
+    def _follow(self, line: Line) -> None:
+        entry = line.entry
+        chain = chain_of(line.raw, self.chain)
+        if entry.seq != self.next_seq or chain != line.chain:
+            raise CodecError(_altered(entry.cell, self.next_seq))
+        self.chain = chain
+        self.next_seq += 1
+
+
+def _altered(cell: int, seq: int) -> str:
+    return (
+        f"the ledger of cell {cell} was altered at seq {seq}: the entry does not match its chain"
+        " digest, or does not follow the one before it"
+    )

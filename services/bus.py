@@ -1,0 +1,207 @@
+"""Kafka clients with the settings that Headway rests on, and topics that exist. Knows no decision.
+
+The client library's defaults lose messages (acks=1, no idempotence, auto-commit) and its calls can
+hang for as long as the broker is away. So every client is made here, and every await on one goes
+through `bounded`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError
+from aiokafka.structs import ConsumerRecord
+
+from schemas.profile import Profile
+from schemas.topics import TOPICS, WORK_PREFIX, Topic, work_topic
+
+T = TypeVar("T")
+
+CALL_S_MAX = 10.0
+STOP_S_MAX = 3.0
+REQUEST_BYTES_MAX = 16 * 1024 * 1024
+SESSION_MS = 6_000
+# A fetch that finds nothing comes back after this long, so a stop never waits longer for it.
+FETCH_WAIT_MS = 250
+FETCH_BYTES_MAX = 32 * 1024 * 1024
+
+Headers = list[tuple[str, bytes]]
+Record = ConsumerRecord[bytes, bytes]
+
+
+class BusError(RuntimeError):
+    """The bus did not do what it must; the sentence says what to look at."""
+
+
+async def bounded(call: Awaitable[T], what: str, seconds: float = CALL_S_MAX) -> T:
+    """Await `call` for at most `seconds`.
+
+    Raises:
+        BusError: it took longer, or the client failed; `what` stands in the sentence.
+    """
+    try:
+        return await asyncio.wait_for(call, seconds)
+    except TimeoutError as error:
+        raise BusError(f"Kafka did not {what} within {seconds:g} s; is the broker up?") from error
+    except KafkaError as error:
+        raise BusError(f"Kafka could not {what}: {error!r}") from error
+
+
+def new_producer(bootstrap: str) -> AIOKafkaProducer:
+    """Return a producer that waits for all replicas and never writes a record twice."""
+    return AIOKafkaProducer(
+        bootstrap_servers=bootstrap,
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=0,
+        max_batch_size=1024 * 1024,
+        max_request_size=REQUEST_BYTES_MAX,
+        request_timeout_ms=int(CALL_S_MAX * 1000),
+        retry_backoff_ms=50,
+    )
+
+
+def new_consumer(bootstrap: str, *topics: str, group: str | None = None) -> AIOKafkaConsumer:
+    """Return a consumer that commits nothing by itself and starts at the beginning."""
+    return AIOKafkaConsumer(
+        *topics,
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=SESSION_MS // 6,
+        fetch_max_wait_ms=FETCH_WAIT_MS,
+        fetch_max_bytes=FETCH_BYTES_MAX,
+        max_partition_fetch_bytes=REQUEST_BYTES_MAX,
+        retry_backoff_ms=50,
+    )
+
+
+async def stop_client(client: Any) -> None:
+    """Stop a producer or consumer, or give up: without its broker it may never stop by itself."""
+    with contextlib.suppress(TimeoutError, KafkaError):
+        await asyncio.wait_for(client.stop(), STOP_S_MAX)
+
+
+@contextlib.asynccontextmanager
+async def producing(bootstrap: str) -> AsyncGenerator[AIOKafkaProducer, None]:
+    """Yield a started producer and stop it afterwards."""
+    producer = new_producer(bootstrap)
+    try:
+        await bounded(producer.start(), "accept a producer")
+        yield producer
+    finally:
+        await stop_client(producer)
+
+
+@contextlib.asynccontextmanager
+async def consuming(
+    bootstrap: str, partitions: Iterable[TopicPartition] = ()
+) -> AsyncGenerator[AIOKafkaConsumer, None]:
+    """Yield a started consumer, assigned to `partitions` and to no group; stop it afterwards."""
+    consumer = new_consumer(bootstrap)
+    try:
+        await bounded(consumer.start(), "accept a consumer")
+        chosen = list(partitions)
+        if chosen:
+            consumer.assign(chosen)
+        yield consumer
+    finally:
+        await stop_client(consumer)
+
+
+async def read_range(
+    consumer: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
+) -> AsyncIterator[Record]:
+    """Yield the records of an assigned partition from offset `start` to before `end`.
+
+    Ends too where the rest of the range holds no records (transaction markers, compacted ones).
+
+    Raises:
+        BusError: the broker went silent before the end was reached.
+    """
+    if start >= end:
+        return
+    consumer.seek(partition, start)
+    while True:
+        got = await bounded(consumer.getmany(partition, timeout_ms=1000), "answer a fetch")
+        for record in got.get(partition, ()):
+            if record.offset >= end:
+                return
+            yield record
+        if not got:
+            position = await bounded(consumer.position(partition), "tell a position")
+            stable_end = await _stable_end(consumer, partition)
+            if position >= min(end, stable_end):
+                return
+        elif await bounded(consumer.position(partition), "tell a position") >= end:
+            return
+
+
+async def _stable_end(consumer: AIOKafkaConsumer, partition: TopicPartition) -> int:
+    ends = await bounded(consumer.end_offsets([partition]), "tell an end offset")
+    return ends[partition]
+
+
+async def partition_count(bootstrap: str, topic: str) -> int:
+    """Return how many partitions the topic has, 0 if it does not exist."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await bounded(admin.start(), "accept an admin client")
+        described = await bounded(admin.describe_topics([topic]), "describe a topic")
+        return len(described[0].get("partitions", ()))
+    finally:
+        await _close_admin(admin)
+
+
+async def ensure_topics(bootstrap: str, cells: int) -> int:
+    """Create every topic that is missing; return the number of cells of the deployment.
+
+    A deployment that exists keeps its number of cells, whatever is asked for.
+
+    Raises:
+        BusError: the broker refused; the sentence names the topic.
+    """
+    existing = await partition_count(bootstrap, TOPICS[0].name)
+    cells = existing or cells
+    wanted = [t for t in TOPICS if t.partitions != "work-slots"]
+    await _create(
+        bootstrap,
+        [_new_topic(topic.name, topic, topic.partition_count(cells)) for topic in wanted],
+    )
+    return cells
+
+
+async def ensure_work_topic(bootstrap: str, profile: Profile) -> None:
+    """Create the model's work topic, if it is missing, with a partition for each slot."""
+    described = next(t for t in TOPICS if t.name.startswith(WORK_PREFIX))
+    name = work_topic(profile.model)
+    await _create(bootstrap, [_new_topic(name, described, profile.work_slots)])
+
+
+def _new_topic(name: str, topic: Topic, partitions: int) -> NewTopic:
+    # -1: the broker's own default, which is 1 on a single node and 3 on a real cluster.
+    return NewTopic(name, partitions, -1, topic_configs=topic.config())
+
+
+async def _create(bootstrap: str, topics: list[NewTopic]) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await bounded(admin.start(), "accept an admin client")
+        response = await bounded(admin.create_topics(topics), "create topics")
+        refusals: list[tuple[str, int, str | None]] = getattr(response, "topic_errors")  # noqa: B009 - the client's type lacks it
+        for name, code, message in refusals:
+            if code not in (0, TopicAlreadyExistsError.errno):
+                raise BusError(f"Kafka refused to create the topic {name}: {message or code}")
+    finally:
+        await _close_admin(admin)
+
+
+async def _close_admin(admin: AIOKafkaAdminClient) -> None:
+    with contextlib.suppress(TimeoutError, KafkaError):
+        await asyncio.wait_for(admin.close(), STOP_S_MAX)

@@ -1,0 +1,185 @@
+"""The edge: raw records become facts, or facts that say why they could not. Touches no network.
+
+Here time is stamped, prompts are counted, and digests are taken. Nothing that is read can raise:
+what cannot be decoded becomes a message-unreadable fact, whose decision is a dead letter.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from schemas import bus as messages
+from schemas.codec import CodecError, decode, digest
+from schemas.edge import Refused, Unreadable, read_request
+from schemas.facts import (
+    CancelAsked,
+    Fact,
+    MessageUnreadable,
+    PolicyActivated,
+    ProfileSet,
+    RequestArrived,
+    RequestRefused,
+    RoutedBy,
+    WorkFinished,
+    WorkLeft,
+)
+from schemas.policy import Policy
+from schemas.profile import Profile
+from schemas.requests import Cancel, InferenceRequest
+from schemas.topics import CONFIG, REQUESTS, WORKER_EVENTS
+from services.bus import Record
+
+# No tokenizer packs text more tightly than this; a longer prompt is over every context anyway,
+# and counting it exactly would hold up the cell.
+_BYTES_PER_TOKEN_MAX = 32
+
+CountTokens = Callable[[InferenceRequest], int]
+CREATE_TIME = 0
+
+
+@dataclass(slots=True)
+class Read:
+    """A fact and the record that it was read from."""
+
+    fact: Fact
+    source: tuple[str, int, int]
+
+
+class Edge:
+    """Makes facts of records, for one cell.
+
+    Attributes:
+        profiles: of the models, as the core knows them; the owner keeps it up to date.
+    """
+
+    def __init__(self, counter_of: Callable[[Profile], CountTokens]) -> None:
+        self.profiles: dict[str, Profile] = {}
+        self._counter_of = counter_of
+        self._counters: dict[str, tuple[Profile, CountTokens]] = {}
+
+    def read(self, record: Record, at_us: int) -> Read | None:
+        """Return the record's fact, or None for a config tombstone, which asks for nothing."""
+        source = (record.topic, record.partition, record.offset)
+        if record.topic == REQUESTS:
+            return Read(self._request(record, at_us), source)
+        if record.topic == CONFIG and record.value is None:
+            return None
+        return Read(self._message(record, at_us), source)
+
+    def _request(self, record: Record, at_us: int) -> Fact:
+        raw = record.value
+        headers = dict(record.headers)
+        try:
+            routed_by = _routed_by(headers)
+            arrived_us = _arrived_us(record, headers, at_us)
+        except ValueError as error:
+            reason = f"its {messages.HEADER_CELL} headers are wrong: {error}"
+            return _unreadable(record, at_us, reason)
+        asked = read_request(raw)
+        if isinstance(asked, Unreadable):
+            return _unreadable(record, at_us, asked.reason)
+        if isinstance(asked, Cancel):
+            return CancelAsked(
+                at_us=at_us,
+                id=asked.id,
+                model=asked.model,
+                offset=record.offset,
+                routed_by=routed_by,
+            )
+        body_digest = digest(raw or b"")
+        if isinstance(asked, Refused):
+            return RequestRefused(
+                at_us=at_us,
+                id=asked.id,
+                model=asked.model,
+                tenant=asked.tenant,
+                arrived_us=arrived_us,
+                offset=record.offset,
+                body_digest=body_digest,
+                detail=asked.detail,
+                routed_by=routed_by,
+            )
+        return RequestArrived(
+            at_us=at_us,
+            id=asked.id,
+            model=asked.model,
+            tenant=asked.tenant,
+            tier=asked.tier,
+            arrived_us=arrived_us,
+            offset=record.offset,
+            prompt_tokens=self._count(asked, len(raw or b"")),
+            max_output_tokens=asked.max_output_tokens,
+            deadline_ms=asked.deadline_ms,
+            stream=asked.stream,
+            body_digest=body_digest,
+            body_bytes=len(raw or b""),
+            metadata=tuple(asked.metadata.items()),
+            routed_by=routed_by,
+        )
+
+    def _count(self, asked: InferenceRequest, body_bytes: int) -> int:
+        profile = self.profiles.get(asked.model)
+        if profile is None:
+            return 0
+        if body_bytes > _BYTES_PER_TOKEN_MAX * profile.max_sequence_tokens:
+            return math.ceil(body_bytes / _BYTES_PER_TOKEN_MAX)
+        known = self._counters.get(asked.model)
+        if known is None or known[0] is not profile:
+            known = self._counters[asked.model] = (profile, self._counter_of(profile))
+        return known[1](asked)
+
+    def _message(self, record: Record, at_us: int) -> Fact:
+        try:
+            message = decode(record.value)
+        except CodecError as error:
+            return _unreadable(record, at_us, str(error))
+        if record.topic == CONFIG and isinstance(message, Policy):
+            who = f"{record.topic} offset {record.offset}"
+            return PolicyActivated(at_us=at_us, policy=message, who=who, why="published")
+        if record.topic == CONFIG and isinstance(message, Profile):
+            return ProfileSet(at_us=at_us, profile=message)
+        if record.topic == WORKER_EVENTS and isinstance(message, messages.WorkerReport):
+            return _report(record, message, at_us)
+        return _unreadable(record, at_us, f"a {message.kind} does not belong on {record.topic}")
+
+
+def _report(record: Record, report: messages.WorkerReport, at_us: int) -> Fact:
+    fact = report.fact
+    if not isinstance(fact, WorkFinished | WorkLeft):
+        return replace(fact, at_us=at_us)
+    if len(report.texts) != len(fact.items):
+        reason = f"{len(fact.items)} items came with {len(report.texts)} texts"
+        return _unreadable(record, at_us, reason)
+    return replace(fact, at_us=at_us, offset=record.offset)
+
+
+def _unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:
+    return MessageUnreadable(
+        at_us=at_us,
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        reason=reason,
+        body_bytes=len(record.value or b""),
+    )
+
+
+def _routed_by(headers: dict[str, bytes]) -> RoutedBy | None:
+    if messages.HEADER_CELL not in headers:
+        return None
+    names = (messages.HEADER_CELL, messages.HEADER_SEQ, messages.HEADER_INDEX)
+    cell, seq, index = (int(headers.get(name, b"")) for name in names)
+    return cell, seq, index
+
+
+def _arrived_us(record: Record, headers: dict[str, bytes], at_us: int) -> int:
+    """Return the broker's stamp, never later than `at_us`.
+
+    A stamp that the producer made (the topic is not set to LogAppendTime) is not trusted.
+    """
+    first_us = headers.get(messages.HEADER_ARRIVED_US)
+    if first_us is not None:
+        return max(0, min(int(first_us), at_us))
+    if record.timestamp_type == CREATE_TIME:
+        return at_us
+    return min(record.timestamp * 1000, at_us)

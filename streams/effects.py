@@ -1,0 +1,230 @@
+"""What the world sees of a decision: one message on another topic, derived from the entry alone.
+
+Derived, never stored: after a crash the same entry gives the same message again, with the payload
+read once more from its source. Each message carries the decision's id in its headers, so a reader
+drops one that it has seen. Touches no network itself; payloads come through `Sources`.
+"""
+
+import base64
+from dataclasses import dataclass
+from typing import Protocol
+
+from schemas import bus as messages
+from schemas import decisions as d
+from schemas.codec import CodecError, decode, encode
+from schemas.edge import read_request
+from schemas.facts import Fact, WorkFinished, WorkLeft
+from schemas.ids import replica_name
+from schemas.ledger import Entry
+from schemas.requests import InferenceRequest
+from schemas.topics import DEAD_LETTER, REQUESTS, RESULTS, work_topic
+
+DEAD_LETTER_BODY_BYTES_MAX = 512 * 1024
+
+Headers = list[tuple[str, bytes]]
+
+
+class Sources(Protocol):
+    """Where payloads are read again by their source offset, in the partition of the cell."""
+
+    async def request(self, offset: int) -> bytes | None:
+        """Return the raw request at `offset` of headway.requests, or None if it is gone."""
+        ...
+
+    async def report(self, offset: int) -> bytes | None:
+        """Return the raw worker report at `offset` of headway.worker.events, or None."""
+        ...
+
+    async def raw(self, topic: str, partition: int, offset: int) -> bytes | None:
+        """Return the raw value of any input record, or None if it is null or gone."""
+        ...
+
+
+@dataclass(slots=True)
+class Effect:
+    """One message to publish, and the (seq, index) of the decision that it follows from."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes
+    headers: Headers
+    seq: int
+    index: int
+
+
+# Decisions that the world sees nothing of, but in the ledger.
+SILENT = (
+    d.RequestQueued,
+    d.DuplicateIgnored,
+    d.CancelIgnored,
+    d.QueueBlocked,
+    d.AttemptLost,
+    d.RequestReturned,
+    d.ReplicaAdmitted,
+    d.ReplicaLost,
+)
+
+
+async def effects_of(entry: Entry, sources: Sources, cells: int) -> list[Effect]:
+    """Return the messages that the entry's decisions ask for, in their order.
+
+    Raises:
+        whatever `sources` raises when the bus does not answer.
+    """
+    effects: list[Effect] = []
+    for index, decision in enumerate(entry.decisions):
+        if isinstance(decision, SILENT):
+            continue
+        for topic, partition, key, value, extra in await _messages(entry, decision, sources, cells):
+            headers = [*_headers(entry, index), *extra]
+            effects.append(Effect(topic, partition, key.encode(), value, headers, entry.seq, index))
+    return effects
+
+
+_Message = tuple[str, int, str, bytes, Headers]
+
+
+async def _messages(
+    entry: Entry, decision: d.Decision, sources: Sources, cells: int
+) -> list[_Message]:
+    if isinstance(decision, d.RequestDispatched):
+        work = await _work(decision, sources)
+        return [(work_topic(decision.model), decision.slot, decision.id, work, [])]
+    if isinstance(decision, d.RequestEnded):
+        result = await _result(entry, decision, sources)
+        return [(RESULTS, entry.cell, decision.id, result, [])]
+    if isinstance(decision, d.LeaveAsked):
+        leave = messages.WorkLeave(
+            id=decision.id,
+            attempt=decision.attempt,
+            incarnation=decision.incarnation,
+            cause=decision.cause,
+        )
+        return [(work_topic(decision.model), decision.slot, decision.id, encode(leave), [])]
+    if isinstance(decision, d.ReplicaTurnedAway):
+        notice = messages.WorkerNotice(
+            incarnation=decision.incarnation, rejoin=decision.rejoin, why=decision.why
+        )
+        key = replica_name(decision.model, decision.slot)
+        return [(work_topic(decision.model), decision.slot, key, encode(notice), [])]
+    if isinstance(decision, d.RequestRouted):
+        return await _routed(entry.cell, decision, sources, cells)
+    if isinstance(decision, d.MessageDeadLettered):
+        raw = await sources.raw(decision.topic, decision.partition, decision.offset)
+        letter = dead_letter(
+            decision.topic, decision.partition, decision.offset, decision.reason, raw
+        )
+        key = f"{decision.topic}/{decision.partition}/{decision.offset}"
+        return [(DEAD_LETTER, entry.cell, key, encode(letter), [])]
+    raise TypeError(f"no effect is defined for the decision {decision.kind}")
+
+
+def dead_letter(
+    topic: str, partition: int, offset: int, reason: str, raw: bytes | None
+) -> messages.DeadLetter:
+    """Return the dead letter for a record that could not be decoded; a long body is cut."""
+    body = None if raw is None else raw[:DEAD_LETTER_BODY_BYTES_MAX]
+    return messages.DeadLetter(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        reason=reason,
+        body_bytes=len(raw or b""),
+        body_base64=None if body is None else base64.b64encode(body).decode(),
+    )
+
+
+async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
+    raw = await sources.request(decision.offset)
+    asked = read_request(raw)
+    # The topic's retention may have taken the payload while the request waited. The worker then
+    # finds neither prompt nor messages and reports a failure, so the request still has an outcome.
+    found = asked if isinstance(asked, InferenceRequest) else None
+    turns = found.messages if found else None
+    work = messages.Work(
+        id=decision.id,
+        attempt=decision.attempt,
+        incarnation=decision.incarnation,
+        model=decision.model,
+        tenant=decision.tenant,
+        tier=decision.tier,
+        prompt=found.prompt if found else None,
+        messages=None
+        if turns is None
+        else tuple(messages.ChatTurn(role=t.role, content=t.content) for t in turns),
+        prompt_tokens=decision.prompt_tokens,
+        max_output_tokens=decision.max_output_tokens,
+        temperature=found.temperature if found else 0.0,
+        seed=decision.seed,
+        blocks=decision.blocks,
+        stream=found.stream if found else False,
+    )
+    return encode(work)
+
+
+async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> bytes:
+    text = None
+    if decision.output_offset >= 0:
+        text = output_text(await sources.report(decision.output_offset), decision.id, entry.fact)
+    result = messages.Result(
+        id=decision.id,
+        model=decision.model,
+        tenant=decision.tenant,
+        tier=decision.tier,
+        outcome=decision.outcome,
+        reason=decision.reason,
+        detail=decision.detail,
+        text=text,
+        usage=decision.usage,
+        attempts=decision.attempts,
+        replica=None if decision.slot is None else replica_name(decision.model, decision.slot),
+        wait_us=decision.wait_us,
+        waits=decision.waits,
+        run_us=decision.run_us,
+        ttft_us=decision.ttft_us,
+        e2e_us=decision.e2e_us,
+        metadata=dict(decision.metadata),
+        cell=entry.cell,
+        seq=entry.seq,
+        policy_version=entry.policy_version,
+        policy_digest=entry.policy_digest,
+    )
+    return encode(result)
+
+
+def output_text(raw: bytes | None, request_id: str, fact: Fact) -> str | None:
+    """Return the output of one request in a worker's report, or None if it is not in it."""
+    if raw is None or not isinstance(fact, WorkFinished | WorkLeft):
+        return None
+    try:
+        report = decode(raw)
+    except CodecError:
+        return None
+    if not isinstance(report, messages.WorkerReport):
+        return None
+    for item, text in zip(fact.items, report.texts, strict=False):
+        if item.id == request_id:
+            return text
+    return None
+
+
+async def _routed(
+    cell: int, decision: d.RequestRouted, sources: Sources, cells: int
+) -> list[_Message]:
+    raw = await sources.request(decision.offset)
+    if raw is None:
+        return []
+    to_cells = [decision.to_cell] if decision.to_cell >= 0 else range(cells)
+    extra = [(messages.HEADER_ARRIVED_US, str(decision.arrived_us).encode())]
+    key = decision.model or decision.id
+    return [(REQUESTS, to, key, raw, extra) for to in to_cells if to != cell]
+
+
+def _headers(entry: Entry, index: int) -> Headers:
+    return [
+        (messages.HEADER_CELL, b"%d" % entry.cell),
+        (messages.HEADER_EPOCH, b"%d" % entry.epoch),
+        (messages.HEADER_SEQ, b"%d" % entry.seq),
+        (messages.HEADER_INDEX, b"%d" % index),
+    ]

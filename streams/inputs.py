@@ -1,0 +1,180 @@
+"""Everything that an owner reads: its input partitions, payloads by offset, and tails.
+
+One consumer, assigned by hand and positioned from the ledger: nothing is committed. Decides
+nothing. It watches that it moves: a consumer can stand still for ever after a broker's restart.
+"""
+
+import time
+from collections.abc import Iterable
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import ConsumerRecord
+
+from schemas import bus as messages
+from schemas import decisions as d
+from schemas.ledger import Entry
+from schemas.topics import CONFIG, LEDGER, REQUESTS, WORKER_EVENTS
+from services import bus
+from streams.payloads import Payloads
+
+# Without a record for this long, the end offsets are asked for: either there is nothing to read,
+# or the consumer is stuck.
+QUIET_S_MAX = 3.0
+REPORT_CACHE_BYTES = 32 * 1024 * 1024
+
+RawRecord = ConsumerRecord[bytes, bytes]
+
+
+class Inputs:
+    """The inputs of one cell. Also what streams.effects calls Sources."""
+
+    def __init__(self, bootstrap: str, cell: int) -> None:
+        self._bootstrap = bootstrap
+        self._cell = cell
+        self._consumer: AIOKafkaConsumer = bus.new_consumer(bootstrap)
+        self._config = TopicPartition(CONFIG, 0)
+        # In this order a batch is taken in: first what changes the rules, then what frees room.
+        self._partitions = [
+            self._config,
+            TopicPartition(WORKER_EVENTS, cell),
+            TopicPartition(REQUESTS, cell),
+        ]
+        self._moved_s = time.monotonic()
+
+    async def start(self, recorded: dict[tuple[str, int], int], cache_bytes: int) -> None:
+        """Stand behind the last recorded offset of each partition."""
+        self._requests = Payloads(self._bootstrap, REQUESTS, self._cell, cache_bytes)
+        self._reports = Payloads(self._bootstrap, WORKER_EVENTS, self._cell, REPORT_CACHE_BYTES)
+        await bus.bounded(self._consumer.start(), "accept a consumer")
+        self._consumer.assign(self._partitions)
+        starts = await bus.bounded(
+            self._consumer.beginning_offsets(self._partitions), "tell start offsets"
+        )
+        for partition in self._partitions:
+            last = recorded.get((partition.topic, partition.partition), -1)
+            self._consumer.seek(partition, max(last + 1, starts[partition]))
+
+    async def stop(self) -> None:
+        """Give the connections back."""
+        await bus.stop_client(self._consumer)
+        if hasattr(self, "_requests"):
+            await self._requests.close()
+            await self._reports.close()
+
+    async def config_backlog(self) -> list[RawRecord]:
+        """Return the next policies and profiles, or nothing when all that exist are read."""
+        ends = await bus.bounded(self._consumer.end_offsets([self._config]), "tell an end offset")
+        while True:
+            position = await bus.bounded(self._consumer.position(self._config), "tell a position")
+            if position >= ends[self._config]:
+                return []
+            got = await bus.bounded(
+                self._consumer.getmany(self._config, timeout_ms=500), "answer a fetch"
+            )
+            if got:
+                return got[self._config]
+
+    async def poll(self, wait_ms: int, records_max: int) -> list[RawRecord]:
+        """Return the next records, at most `records_max`, waiting at most `wait_ms`.
+
+        Raises:
+            bus.BusError: the broker is silent, or the consumer stands still before the end.
+        """
+        call = self._consumer.getmany(timeout_ms=wait_ms, max_records=records_max)
+        got = await bus.bounded(call, "answer a fetch")
+        if got:
+            self._moved_s = time.monotonic()
+            return [record for part in self._partitions for record in got.get(part, ())]
+        if time.monotonic() - self._moved_s > QUIET_S_MAX:
+            await self._check_moving()
+        return []
+
+    async def _check_moving(self) -> None:
+        ends = await bus.bounded(
+            self._consumer.end_offsets(self._partitions), "tell end offsets", seconds=5.0
+        )
+        for partition, end in ends.items():
+            position = await bus.bounded(self._consumer.position(partition), "tell a position")
+            if position < end:
+                # One more look: a record may have come between the two answers.
+                got = await bus.bounded(
+                    self._consumer.getmany(partition, timeout_ms=2000, max_records=1),
+                    "answer a fetch",
+                )
+                if not got:
+                    raise bus.BusError(
+                        f"the consumer of {partition.topic}/{partition.partition} stands still at"
+                        f" offset {position}, before the end {end}"
+                    )
+                self._consumer.seek(partition, position)
+        self._moved_s = time.monotonic()
+
+    async def ledger_end(self) -> int:
+        """Return the end offset of the cell's ledger."""
+        ledger = TopicPartition(LEDGER, self._cell)
+        ends = await bus.bounded(self._consumer.end_offsets([ledger]), "tell an end offset")
+        return ends[ledger]
+
+    async def effect_tails(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return the (seq, index) of the last effect of this cell on each of its partitions."""
+        tails: dict[tuple[str, int], tuple[int, int]] = {}
+        chosen = [TopicPartition(*pair) for pair in partitions]
+        if not chosen:
+            return tails
+        async with bus.consuming(self._bootstrap, chosen) as consumer:
+            starts = await bus.bounded(consumer.beginning_offsets(chosen), "tell start offsets")
+            ends = await bus.bounded(consumer.end_offsets(chosen), "tell end offsets")
+            for partition in chosen:
+                end = ends[partition]
+                first = max(starts[partition], end - 1)
+                async for record in bus.read_range(consumer, partition, first, end):
+                    headers = dict(record.headers)
+                    tails[partition.topic, partition.partition] = (
+                        int(headers[messages.HEADER_SEQ]),
+                        int(headers[messages.HEADER_INDEX]),
+                    )
+        return tails
+
+    # Payloads
+
+    def keep(self, record: RawRecord) -> None:
+        """Keep what effects of this batch are likely to need."""
+        if record.value is None:
+            return
+        if record.topic == REQUESTS:
+            self._requests.keep(record.offset, record.value)
+        elif record.topic == WORKER_EVENTS:
+            self._reports.keep(record.offset, record.value)
+
+    def forget(self, entries: list[Entry]) -> None:
+        """Drop what was published: prompts that are dispatched or ended, and reports."""
+        for entry in entries:
+            if entry.source is not None and entry.source[0] == WORKER_EVENTS:
+                self._reports.forget(entry.source[2])
+            for decision in entry.decisions:
+                if isinstance(decision, d.RequestDispatched):
+                    self._requests.forget(decision.offset)
+                elif isinstance(decision, d.RequestEnded):
+                    self._requests.forget(decision.request_offset)
+
+    async def request(self, offset: int) -> bytes | None:
+        """Return a raw request of this cell."""
+        return await self._requests.get(offset)
+
+    async def report(self, offset: int) -> bytes | None:
+        """Return a raw worker report of this cell."""
+        return await self._reports.get(offset)
+
+    async def raw(self, topic: str, partition: int, offset: int) -> bytes | None:
+        """Return the raw value of any input record; config is not kept, so it is read again."""
+        if topic == REQUESTS and partition == self._cell:
+            return await self._requests.get(offset)
+        if topic == WORKER_EVENTS and partition == self._cell:
+            return await self._reports.get(offset)
+        other = Payloads(self._bootstrap, topic, partition, 0)
+        try:
+            return await other.get(offset)
+        finally:
+            await other.close()
