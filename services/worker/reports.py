@@ -1,0 +1,174 @@
+"""What one iteration of an engine becomes on the bus: facts for the cell, tokens for clients. Pure.
+
+One report speaks of all the requests of an iteration, so the ledger holds an entry per iteration
+and kind, not per request.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from schemas.bus import TokenPiece, Tokens, WorkerReport
+from schemas.codec import digest
+from schemas.facts import (
+    ReplicaHeartbeat,
+    ReplicaReady,
+    Usage,
+    WorkDeparture,
+    WorkDone,
+    WorkFailed,
+    WorkFault,
+    WorkFinished,
+    WorkLeft,
+    WorkProgressed,
+    WorkRef,
+    WorkStarted,
+    WorkTokens,
+)
+from services.worker.engine import EngineInfo, Finished, Left, Progress, StepResult, WorkKey
+
+
+class Who(TypedDict):
+    """The fields by which every worker's fact says who speaks."""
+
+    model: str
+    slot: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Which life of which replica speaks."""
+
+    model: str
+    slot: int
+    incarnation: str
+
+    def who(self) -> Who:
+        """Return the fields by which a fact says who speaks."""
+        return {"model": self.model, "slot": self.slot, "incarnation": self.incarnation}
+
+
+def ready(life: Life, info: EngineInfo) -> WorkerReport:
+    """Return the report that the replica takes work, with its budget."""
+    fact = ReplicaReady(
+        **life.who(),
+        engine=info.engine,
+        dtype=info.dtype,
+        device=info.device,
+        kv_pool_bytes=info.kv_pool_bytes,
+        kv_blocks=info.kv_blocks,
+        block_tokens=info.block_tokens,
+        max_batch=info.max_batch,
+        max_sequence_tokens=info.max_sequence_tokens,
+        weights_bytes=info.weights_bytes,
+    )
+    return WorkerReport(fact=fact)
+
+
+def heartbeat(life: Life, last: StepResult, running: int, output_tokens: int) -> WorkerReport:
+    """Return the report that the replica lives."""
+    fact = ReplicaHeartbeat(
+        **life.who(),
+        running=running,
+        kv_blocks_used=last.kv_blocks_used,
+        output_tokens=output_tokens,
+    )
+    return WorkerReport(fact=fact)
+
+
+def progressed(life: Life, progress: Sequence[Progress]) -> WorkerReport:
+    """Return the report of how far the running requests have got."""
+    items = tuple(
+        WorkTokens(id=p.key.id, attempt=p.key.attempt, output_tokens=p.output_tokens)
+        for p in progress
+    )
+    return WorkerReport(fact=WorkProgressed(**life.who(), items=items))
+
+
+def reports_of(life: Life, result: StepResult) -> list[WorkerReport]:
+    """Return the facts of one iteration, in the order in which they happened."""
+    who = life.who()
+    reports: list[WorkerReport] = []
+    if result.started:
+        refs = tuple(WorkRef(id=s.key.id, attempt=s.key.attempt) for s in result.started)
+        reports.append(WorkerReport(fact=WorkStarted(**who, items=refs)))
+    if result.left:
+        departures = tuple(_departure(left) for left in result.left)
+        texts = tuple(left.text for left in result.left)
+        reports.append(WorkerReport(fact=WorkLeft(**who, items=departures), texts=texts))
+    if result.failed:
+        faults = tuple(
+            WorkFault(id=f.key.id, attempt=f.key.attempt, reason=f.reason, retryable=f.retryable)
+            for f in result.failed
+        )
+        reports.append(WorkerReport(fact=WorkFailed(**who, items=faults)))
+    if result.finished:
+        done = tuple(_done(finished) for finished in result.finished)
+        texts = tuple(finished.text for finished in result.finished)
+        reports.append(WorkerReport(fact=WorkFinished(**who, items=done), texts=texts))
+    return reports
+
+
+def tokens_of(life: Life, result: StepResult, streamed: set[WorkKey]) -> Tokens | None:
+    """Return what the iteration added to the streamed requests, or None if nothing."""
+    pieces: dict[WorkKey, TokenPiece] = {}
+    for token in result.tokens:
+        if token.key in streamed:
+            before = pieces.get(token.key)
+            pieces[token.key] = TokenPiece(
+                id=token.key.id,
+                attempt=token.key.attempt,
+                index=before.index if before else token.index,
+                tokens=(*(before.tokens if before else ()), token.token_id),
+                text=(before.text if before else "") + token.text,
+            )
+    for finished in result.finished:
+        if finished.key in streamed:
+            before = pieces.get(finished.key)
+            pieces[finished.key] = TokenPiece(
+                id=finished.key.id,
+                attempt=finished.key.attempt,
+                index=before.index if before else finished.output_tokens,
+                tokens=before.tokens if before else (),
+                text=(before.text if before else "") + finished.trailing_text,
+                last=True,
+            )
+    if not pieces:
+        return None
+    return Tokens(model=life.model, slot=life.slot, pieces=tuple(pieces.values()))
+
+
+def _done(finished: Finished) -> WorkDone:
+    timings = finished.timings
+    return WorkDone(
+        id=finished.key.id,
+        attempt=finished.key.attempt,
+        finish_reason=finished.reason,
+        usage=Usage(
+            prompt_tokens=finished.prompt_tokens,
+            output_tokens=finished.output_tokens,
+            queued_us=timings.queued_us,
+            prefill_us=timings.prefill_us,
+            decode_us=timings.decode_us,
+            first_token_us=timings.first_token_us,
+        ),
+        output_digest=digest(finished.text.encode()),
+    )
+
+
+def _departure(left: Left) -> WorkDeparture:
+    timings = left.timings
+    return WorkDeparture(
+        id=left.key.id,
+        attempt=left.key.attempt,
+        cause=left.cause,
+        usage=Usage(
+            prompt_tokens=left.prompt_tokens,
+            output_tokens=len(left.token_ids),
+            queued_us=timings.queued_us,
+            prefill_us=timings.prefill_us,
+            decode_us=timings.decode_us,
+            first_token_us=timings.first_token_us,
+        ),
+    )

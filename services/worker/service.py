@@ -1,0 +1,309 @@
+"""The worker's bus loop: work in from its slot, one iteration of the engine at a time, reports out.
+
+It decides nothing about who runs: it runs what the cell dispatched to this life of its replica. It
+is assigned its slot, not balanced into it. The engine steps in a thread of its own, and is touched
+by nothing else meanwhile, so heartbeats go out however long an iteration takes.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from schemas import bus as messages
+from schemas.bus import WorkerReport
+from schemas.codec import CodecError, decode, encode
+from schemas.facts import ReplicaDraining, ReplicaStarting, ReplicaStopped
+from schemas.ids import cell_of, replica_name
+from schemas.topics import TOKENS, WORKER_EVENTS, work_topic
+from services import bus
+from services.worker.engine import Engine, StepResult, Work, WorkKey
+from services.worker.outbox import Outbox, Outgoing
+from services.worker.reports import Life, heartbeat, progressed, ready, reports_of, tokens_of
+
+HEARTBEAT_S = 0.5
+DRAIN_S_MAX = 30.0
+REJOIN_S = 0.5
+FETCH_WAIT_MS = 500
+# Beyond this backlog the bus is away: heartbeats would only pile up.
+BACKLOG_MAX = 1000
+
+log = logging.getLogger(__name__)
+
+
+class TurnedAwayError(RuntimeError):
+    """The cell told this worker to stop: another life holds its slot, or there is no such slot."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the worker has done, for heartbeats and people."""
+
+    output_tokens: int = 0
+    progress_told_s: float = 0.0
+    last: StepResult = field(default_factory=StepResult)
+
+
+Command = messages.Work | messages.WorkLeave | messages.WorkerNotice
+
+
+class WorkerService:
+    """One replica on the bus.
+
+    Args:
+        bootstrap: of the broker.
+        model, slot: which replica it is.
+        load: makes the engine; called in a thread, after the cold start was reported.
+    """
+
+    def __init__(self, bootstrap: str, model: str, slot: int, load: Callable[[], Engine]) -> None:
+        self._bootstrap = bootstrap
+        self._slot = slot
+        self._model = model
+        self._load = load
+        self._life = Life(model, slot, secrets.token_hex(8))
+        self._outbox = Outbox(bootstrap)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._inbox: list[Command] = []
+        self._wake = asyncio.Event()
+        self._draining = False
+        self._streamed: set[WorkKey] = set()
+        self._running: set[WorkKey] = set()
+        self._tally = Tally()
+        self._seen = (-1, -1)
+        self._cell = 0
+
+    def stop(self) -> None:
+        """Ask for an orderly end: finish what runs, take nothing more."""
+        self._draining = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Load, report ready, and serve until stopped.
+
+        Raises:
+            TurnedAwayError: the cell has no place for this replica.
+            bus.BusError: the topics are not there.
+        """
+        cells = await bus.partition_count(self._bootstrap, WORKER_EVENTS)
+        if not cells:
+            raise bus.BusError(
+                f"there is no topic {WORKER_EVENTS}: start a cell first, it creates the topics"
+            )
+        self._cell = cell_of(self._model, cells)
+        writing = asyncio.create_task(self._outbox.run())
+        try:
+            self._report(WorkerReport(fact=ReplicaStarting(**self._life.who())))
+            loop = asyncio.get_running_loop()
+            engine = await loop.run_in_executor(self._thread, self._load_warm)
+            await self._serve(engine)
+            why = "drained" if not self._running else "stopped with work in hand"
+            self._report(WorkerReport(fact=ReplicaStopped(**self._life.who(), reason=why)))
+            await self._outbox.flushed(bus.STOP_S_MAX)
+        finally:
+            writing.cancel()
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            await asyncio.gather(writing, return_exceptions=True)
+
+    def _load_warm(self) -> Engine:
+        engine = self._load()
+        engine.warm_up()
+        return engine
+
+    async def _serve(self, engine: Engine) -> None:
+        reading = asyncio.create_task(self._read_work(engine))
+        beating = asyncio.create_task(self._beat())
+        stepping = asyncio.create_task(self._step(engine))
+        tasks = {reading, beating, stepping}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Work in
+
+    async def _read_work(self, engine: Engine) -> None:
+        """Read the slot, from its end at the beginning of each life; begin again after faults."""
+        first = True
+        while True:
+            try:
+                partition = TopicPartition(work_topic(self._model), self._slot)
+                async with bus.consuming(self._bootstrap, [partition]) as consumer:
+                    if first:
+                        await self._begin_life(consumer, partition, engine)
+                        first = False
+                    else:
+                        consumer.seek(partition, self._next_offset)
+                    await self._read_on(consumer, partition, engine)
+            except (bus.BusError, KafkaError) as error:
+                log.warning("%s reads its work again: %s", self._name(), error)
+                await asyncio.sleep(REJOIN_S)
+
+    async def _begin_life(
+        self, consumer: AIOKafkaConsumer, partition: TopicPartition, engine: Engine
+    ) -> None:
+        ends = await bus.bounded(consumer.end_offsets([partition]), "tell an end offset")
+        self._next_offset = ends[partition]
+        consumer.seek(partition, self._next_offset)
+        self._report(ready(self._life, engine.info))
+        log.info("%s is ready: %d KV blocks", self._name(), engine.info.kv_blocks)
+
+    async def _read_on(
+        self, consumer: AIOKafkaConsumer, partition: TopicPartition, engine: Engine
+    ) -> None:
+        quiet_since_s = time.monotonic()
+        while True:
+            call = consumer.getmany(timeout_ms=FETCH_WAIT_MS)
+            got = await bus.bounded(call, "answer a fetch")
+            for record in got.get(partition, ()):
+                quiet_since_s = time.monotonic()
+                self._next_offset = record.offset + 1
+                command = self._command(record)
+                if isinstance(command, messages.WorkerNotice):
+                    if not command.rejoin:
+                        raise TurnedAwayError(f"{self._name()} stops: {command.why}")
+                    await self._rejoin(command.why)
+                    await self._begin_life(consumer, partition, engine)
+                elif command is not None:
+                    self._inbox.append(command)
+                    self._wake.set()
+            if time.monotonic() - quiet_since_s > bus.CALL_S_MAX:
+                await self._check_moving(consumer, partition)
+                quiet_since_s = time.monotonic()
+
+    async def _check_moving(self, consumer: AIOKafkaConsumer, partition: TopicPartition) -> None:
+        ends = await bus.bounded(consumer.end_offsets([partition]), "tell an end offset")
+        position = await bus.bounded(consumer.position(partition), "tell a position")
+        if position < ends[partition]:
+            # A consumer can stand still for ever after a broker's restart; a new one goes on.
+            raise bus.BusError(f"the consumer stands at offset {position} of {ends[partition]}")
+
+    def _command(self, record: bus.Record) -> Command | None:
+        """Return the record's command, unless it is seen, unreadable, or for another life."""
+        headers = dict(record.headers)
+        try:
+            seen = (int(headers[messages.HEADER_SEQ]), int(headers[messages.HEADER_INDEX]))
+            message = decode(record.value)
+        except (KeyError, ValueError, CodecError) as error:
+            log.warning("%s skips offset %d: %s", self._name(), record.offset, error)
+            return None
+        if seen <= self._seen:
+            return None
+        self._seen = seen
+        if not isinstance(message, Command) or message.incarnation != self._life.incarnation:
+            return None
+        return message
+
+    async def _rejoin(self, why: str) -> None:
+        """Drop everything and become a new life of the replica."""
+        log.warning("%s begins a new life: %s", self._name(), why)
+        await asyncio.sleep(REJOIN_S)
+        old = self._life
+        self._life = Life(old.model, old.slot, secrets.token_hex(8))
+        self._inbox = [
+            messages.WorkLeave(
+                id=key.id, attempt=key.attempt, incarnation=old.incarnation, cause="cancelled"
+            )
+            for key in self._running
+        ]
+        self._streamed.clear()
+        self._wake.set()
+
+    # Iterations
+
+    async def _step(self, engine: Engine) -> None:
+        loop = asyncio.get_running_loop()
+        drain_by_s = None
+        while True:
+            self._wake.clear()
+            for command in self._take_inbox():
+                self._apply(engine, command)
+            if self._draining:
+                if drain_by_s is None:
+                    drain_by_s = time.monotonic() + DRAIN_S_MAX
+                    self._report(WorkerReport(fact=ReplicaDraining(**self._life.who())))
+                if not engine.has_work or time.monotonic() > drain_by_s:
+                    return
+            if not engine.has_work:
+                await self._wake.wait()
+                continue
+            life = self._life
+            result = await loop.run_in_executor(self._thread, engine.step)
+            self._tell(life, result)
+            self._tell_progress(life, engine)
+
+    def _take_inbox(self) -> list[Command]:
+        taken, self._inbox = self._inbox, []
+        return taken
+
+    def _apply(self, engine: Engine, command: Command) -> None:
+        if isinstance(command, messages.WorkLeave):
+            if command.cause == "cancelled":
+                engine.cancel(command.id, command.attempt)
+            else:
+                engine.preempt(command.id, command.attempt)
+        elif isinstance(command, messages.Work):
+            work = Work(
+                id=command.id,
+                attempt=command.attempt,
+                max_output_tokens=command.max_output_tokens,
+                reserved_blocks=command.blocks,
+                prompt=command.prompt,
+                messages=command.messages,
+                temperature=command.temperature,
+                seed=command.seed,
+                stream=command.stream,
+                prompt_tokens=command.prompt_tokens,
+            )
+            engine.add(work)
+            self._running.add(work.key)
+            if command.stream:
+                self._streamed.add(work.key)
+
+    def _tell(self, life: Life, result: StepResult) -> None:
+        """Report what an iteration did, as the life that ran it."""
+        tokens = tokens_of(life, result, self._streamed)
+        if tokens is not None:
+            self._put(TOKENS, encode(tokens))
+        for report in reports_of(life, result):
+            self._report(report)
+        for gone in (*result.finished, *result.left, *result.failed):
+            self._running.discard(gone.key)
+            self._streamed.discard(gone.key)
+        self._tally.last = result
+        self._tally.output_tokens += result.decode_tokens
+
+    # Reports out
+
+    async def _beat(self) -> None:
+        told = 0
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            if self._outbox.backlog > BACKLOG_MAX:
+                continue
+            tally = self._tally
+            self._report(heartbeat(self._life, tally.last, len(self._running), tally.output_tokens))
+            if self._running and tally.output_tokens != told:
+                told = tally.output_tokens
+                running = [p for p in engine.progress() if p.joined]
+                if running:
+                    self._report(progressed(self._life, running))
+
+    def _report(self, report: WorkerReport) -> None:
+        self._put(WORKER_EVENTS, encode(report))
+
+    def _put(self, topic: str, value: bytes) -> None:
+        self._outbox.put(Outgoing(topic, self._cell, self._model.encode(), value))
+
+    def _name(self) -> str:
+        return f"worker {replica_name(self._model, self._slot)}"
