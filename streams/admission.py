@@ -4,7 +4,6 @@ Here time is stamped, prompts are counted, and digests are taken. Nothing that i
 what cannot be decoded becomes a message-unreadable fact, whose decision is a dead letter.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -28,10 +27,6 @@ from schemas.profile import Profile
 from schemas.requests import Cancel, InferenceRequest
 from schemas.topics import CONFIG, REQUESTS, WORKER_EVENTS
 from services.bus import Record
-
-# No tokenizer packs text more tightly than this; a longer prompt is over every context anyway,
-# and counting it exactly would hold up the cell.
-_BYTES_PER_TOKEN_MAX = 32
 
 CountTokens = Callable[[InferenceRequest], int]
 CREATE_TIME = 0
@@ -107,7 +102,7 @@ class Edge:
             tier=asked.tier,
             arrived_us=arrived_us,
             offset=record.offset,
-            prompt_tokens=self._count(asked, len(raw or b"")),
+            prompt_tokens=self._count(asked),
             max_output_tokens=asked.max_output_tokens,
             deadline_ms=asked.deadline_ms,
             stream=asked.stream,
@@ -117,12 +112,10 @@ class Edge:
             routed_by=routed_by,
         )
 
-    def _count(self, asked: InferenceRequest, body_bytes: int) -> int:
+    def _count(self, asked: InferenceRequest) -> int:
         profile = self.profiles.get(asked.model)
         if profile is None:
             return 0
-        if body_bytes > _BYTES_PER_TOKEN_MAX * profile.max_sequence_tokens:
-            return math.ceil(body_bytes / _BYTES_PER_TOKEN_MAX)
         known = self._counters.get(asked.model)
         if known is None or known[0] is not profile:
             known = self._counters[asked.model] = (profile, self._counter_of(profile))

@@ -286,18 +286,21 @@ class WorkerService:
     # Reports out
 
     async def _beat(self) -> None:
-        told = 0
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            if self._outbox.backlog > BACKLOG_MAX:
-                continue
-            tally = self._tally
-            self._report(heartbeat(self._life, tally.last, len(self._running), tally.output_tokens))
-            if self._running and tally.output_tokens != told:
-                told = tally.output_tokens
-                running = [p for p in engine.progress() if p.joined]
-                if running:
-                    self._report(progressed(self._life, running))
+            if self._outbox.backlog <= BACKLOG_MAX:
+                told = self._tally.output_tokens
+                self._report(heartbeat(self._life, self._tally.last, len(self._running), told))
+
+    def _tell_progress(self, life: Life, engine: Engine) -> None:
+        """Report how far the running requests are, a few times a second, between iterations."""
+        now_s = time.monotonic()
+        if now_s - self._tally.progress_told_s < HEARTBEAT_S:
+            return
+        running = [p for p in engine.progress() if p.joined and p.output_tokens]
+        if running and self._outbox.backlog <= BACKLOG_MAX:
+            self._tally.progress_told_s = now_s
+            self._report(progressed(life, running))
 
     def _report(self, report: WorkerReport) -> None:
         self._put(WORKER_EVENTS, encode(report))
