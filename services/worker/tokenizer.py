@@ -166,7 +166,11 @@ class SmolLM2Tokenizer:
             )
 
     def _encode(self, text: str) -> list[int]:
-        return self._bpe.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        try:
+            return self._bpe.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        except TypeError:
+            text.encode()  # a lone surrogate: raises UnicodeEncodeError, a ValueError that says so
+            raise
 
     def _turn(self, message: Turn) -> list[int]:
         text = f"{message.role}\n{message.content}"

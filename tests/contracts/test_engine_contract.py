@@ -3,7 +3,9 @@
 Runs over SmolLM2 in torch (float32, a small pool) and over the simulated engine.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +14,10 @@ from services.worker.engine import Engine, Finished, Message, StepResult, Token,
 from services.worker.latency import LatencyModel, VirtualClock
 from services.worker.plan import Bounds
 from services.worker.simulated import SimulatedConfig, SimulatedEngine
+
+if TYPE_CHECKING:
+    from services.worker.smollm2 import SmolLM2
+    from services.worker.smollm2_engine import SmolLM2Config
 
 POOL_BLOCKS = 24
 CHUNK = 16
@@ -35,16 +41,27 @@ def simulated() -> Engine:
     )
 
 
-def smollm2() -> Engine:
-    from services.worker.smollm2_engine import SmolLM2Config, SmolLM2Engine  # noqa: PLC0415 - torch
+def smollm2_config() -> "SmolLM2Config":
+    from services.worker.smollm2_engine import SmolLM2Config  # noqa: PLC0415 - torch
 
-    return SmolLM2Engine(
-        SmolLM2Config(
-            kv_pool_bytes=POOL_BLOCKS * 16 * KV_BYTES,
-            bounds=Bounds(max_batch=BATCH, prefill_tokens=CHUNK),
-            max_sequence_tokens=512,
-        )
+    return SmolLM2Config(
+        kv_pool_bytes=POOL_BLOCKS * 16 * KV_BYTES,
+        bounds=Bounds(max_batch=BATCH, prefill_tokens=CHUNK),
+        max_sequence_tokens=512,
     )
+
+
+@functools.cache
+def loaded_model() -> "SmolLM2":
+    from services.worker.smollm2_engine import load_model  # noqa: PLC0415 - torch
+
+    return load_model(smollm2_config())
+
+
+def smollm2() -> Engine:
+    from services.worker.smollm2_engine import SmolLM2Engine  # noqa: PLC0415 - torch
+
+    return SmolLM2Engine(smollm2_config(), loaded_model())
 
 
 @pytest.fixture(
@@ -322,7 +339,7 @@ def test_a_fault_of_the_model_fails_its_iteration_and_nothing_after(
     engine.add(work("struck"))
     engine.step()
     with monkeypatch.context() as patch:
-        patch.setattr(engine._executor, "run", out_of_memory)
+        patch.setattr(engine._executor, "run", out_of_memory)  # pyright: ignore[reportPrivateUsage]
         (failed,) = engine.step().failed
     assert failed.retryable
     engine.check_integrity()

@@ -1,0 +1,60 @@
+"""The plan of one iteration, from plain data."""
+
+import pytest
+
+from services.worker.engine import WorkKey
+from services.worker.plan import Bounds, Chunk, Running, Waiting, plan_step
+
+BOUNDS = Bounds(max_batch=3, prefill_tokens=10)
+
+
+def key(name: str) -> WorkKey:
+    return WorkKey(name, 1)
+
+
+def test_nothing_waiting_and_nothing_running_is_an_empty_plan() -> None:
+    plan = plan_step(BOUNDS, [], [], 5)
+    assert (plan.leave, plan.join, plan.prefill, plan.decode) == ((), (), (), ())
+
+
+def test_decoding_goes_on_while_a_joiners_prompt_advances_by_the_budget() -> None:
+    plan = plan_step(BOUNDS, [Waiting(key("new"), 2, 25)], [Running(key("old"), 1, 0)], 5)
+    assert plan.decode == (key("old"),)
+    assert plan.join == (key("new"),)
+    assert plan.prefill == (Chunk(key("new"), 10, last=False),)
+
+
+def test_the_oldest_prompt_comes_first_and_the_rest_of_the_budget_goes_on() -> None:
+    running = [Running(key("a"), 1, 4), Running(key("b"), 1, 25)]
+    plan = plan_step(BOUNDS, [], running, 0)
+    assert plan.prefill == (Chunk(key("a"), 4, last=True), Chunk(key("b"), 6, last=False))
+
+
+def test_a_leavers_blocks_and_place_serve_a_joiner_of_the_same_step() -> None:
+    running = [Running(key(name), 4, 0, leaving=name == "b") for name in "abc"]
+    plan = plan_step(BOUNDS, [Waiting(key("d"), 4, 1)], running, 0)
+    assert plan.leave == (key("b"),)
+    assert plan.join == (key("d"),)
+    assert plan.decode == (key("a"), key("c"))
+
+
+def test_a_waiting_request_that_leaves_never_joins() -> None:
+    plan = plan_step(BOUNDS, [Waiting(key("a"), 1, 1, leaving=True)], [], 5)
+    assert (plan.leave, plan.join) == ((key("a"),), ())
+
+
+def test_a_first_in_line_that_does_not_fit_is_not_overtaken() -> None:
+    waiting = [Waiting(key("large"), 6, 1), Waiting(key("small"), 1, 1)]
+    assert plan_step(BOUNDS, waiting, [], 5).join == ()
+    assert plan_step(BOUNDS, waiting, [], 7).join == (key("large"), key("small"))
+
+
+def test_the_batch_bound_holds() -> None:
+    waiting = [Waiting(key(str(number)), 1, 1) for number in range(9)]
+    assert len(plan_step(BOUNDS, waiting, [], 100).join) == 3
+
+
+@pytest.mark.parametrize("bounds", [(0, 1), (1, 0), (-1, 5)])
+def test_bounds_under_which_nothing_advances_are_refused(bounds: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Bounds(*bounds)
