@@ -24,6 +24,8 @@ CALL_S_MAX = 10.0
 STOP_S_MAX = 3.0
 REQUEST_BYTES_MAX = 16 * 1024 * 1024
 SESSION_MS = 6_000
+# Copies of each record on a cluster; a single broker holds one.
+REPLICAS_MAX = 3
 # A fetch that finds nothing comes back after this long, so a stop never waits longer for it.
 FETCH_WAIT_MS = 250
 FETCH_BYTES_MAX = 32 * 1024 * 1024
@@ -169,31 +171,30 @@ async def ensure_topics(bootstrap: str, cells: int) -> int:
     """
     existing = await partition_count(bootstrap, TOPICS[0].name)
     cells = existing or cells
-    wanted = [t for t in TOPICS if t.partitions != "work-slots"]
-    await _create(
-        bootstrap,
-        [_new_topic(topic.name, topic, topic.partition_count(cells)) for topic in wanted],
-    )
+    wanted = [topic for topic in TOPICS if topic.partitions != "work-slots"]
+    counts = {topic.name: topic.partition_count(cells) for topic in wanted}
+    await _create(bootstrap, {topic.name: topic for topic in wanted}, counts)
     return cells
 
 
 async def ensure_work_topic(bootstrap: str, profile: Profile) -> None:
     """Create the model's work topic, if it is missing, with a partition for each slot."""
-    described = next(t for t in TOPICS if t.name.startswith(WORK_PREFIX))
+    described = next(topic for topic in TOPICS if topic.name.startswith(WORK_PREFIX))
     name = work_topic(profile.model)
-    await _create(bootstrap, [_new_topic(name, described, profile.work_slots)])
+    await _create(bootstrap, {name: described}, {name: profile.work_slots})
 
 
-def _new_topic(name: str, topic: Topic, partitions: int) -> NewTopic:
-    # -1: the broker's own default, which is 1 on a single node and 3 on a real cluster.
-    return NewTopic(name, partitions, -1, topic_configs=topic.config())
-
-
-async def _create(bootstrap: str, topics: list[NewTopic]) -> None:
+async def _create(bootstrap: str, topics: dict[str, Topic], counts: dict[str, int]) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         await bounded(admin.start(), "accept an admin client")
-        response = await bounded(admin.create_topics(topics), "create topics")
+        cluster = await bounded(admin.describe_cluster(), "describe the cluster")
+        replicas = min(REPLICAS_MAX, len(cluster["brokers"]))
+        wanted = [
+            NewTopic(name, counts[name], replicas, topic_configs=topic.config())
+            for name, topic in topics.items()
+        ]
+        response = await bounded(admin.create_topics(wanted), "create topics")
         refusals: list[tuple[str, int, str | None]] = getattr(response, "topic_errors")  # noqa: B009 - the client's type lacks it
         for name, code, message in refusals:
             if code not in (0, TopicAlreadyExistsError.errno):

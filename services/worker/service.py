@@ -73,6 +73,7 @@ class WorkerService:
         self._inbox: list[Command] = []
         self._wake = asyncio.Event()
         self._draining = False
+        self._announced = False
         self._streamed: set[WorkKey] = set()
         self._running: set[WorkKey] = set()
         self._tally = Tally()
@@ -156,6 +157,7 @@ class WorkerService:
         self._next_offset = ends[partition]
         consumer.seek(partition, self._next_offset)
         self._report(ready(self._life, engine.info))
+        self._announced = True
         log.info("%s is ready: %d KV blocks", self._name(), engine.info.kv_blocks)
 
     async def _read_on(
@@ -208,6 +210,7 @@ class WorkerService:
         """Drop everything and become a new life of the replica."""
         log.warning("%s begins a new life: %s", self._name(), why)
         await asyncio.sleep(REJOIN_S)
+        self._announced = False
         old = self._life
         self._life = Life(old.model, old.slot, secrets.token_hex(8))
         self._inbox = [
@@ -288,7 +291,8 @@ class WorkerService:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            if self._outbox.backlog <= BACKLOG_MAX:
+            # A life that has not said ready yet is a stranger to the cell.
+            if self._announced and self._outbox.backlog <= BACKLOG_MAX:
                 told = self._tally.output_tokens
                 self._report(heartbeat(self._life, self._tally.last, len(self._running), told))
 

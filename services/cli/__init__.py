@@ -1,0 +1,68 @@
+"""The command line `headway`: one module a command, loaded only when it is called.
+
+A command's module holds `command`, a click command. It may import anything of Headway; nothing may
+import it. Errors that a person can act on are raised as `click.ClickException` sentences.
+"""
+
+import importlib
+from collections.abc import Sequence
+
+import click
+
+# In the order in which a newcomer meets them.
+COMMANDS: dict[str, str] = {
+    "demo": "Run the main job, end to end, and check it.",
+    "up": "Start everything embedded and stay.",
+    "submit": "Send a request and wait for its outcome.",
+    "cancel": "Ask for a request to end now.",
+    "explain": "Tell why a request waited, and what was decided.",
+    "replay": "Derive every recorded decision again and compare.",
+    "sql": "Query the flight recorder.",
+    "topics": "List every topic, its schemas, writers and readers.",
+    "doctor": "Check what is reachable, lag, gaps, disk and GPUs.",
+    "bench": "Measure, and print the figures.",
+    "cell": "Run a cell process (one part of a deployment).",
+    "worker": "Run a worker for one replica slot (one part of a deployment).",
+    "recorder": "Run the recorder (one part of a deployment).",
+    "signals": "Run the stream processors (one part of a deployment).",
+}
+
+
+class Commands(click.Group):
+    """Finds a command's module by its name, so that `--help` needs none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of COMMANDS."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load the command, or return None if there is no such one."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"services.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without loading them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="headway", message="%(prog)s %(version)s")
+def _headway() -> None:
+    """Headway: an event-sourced scheduler for GPU inference on a message bus.
+
+    Every command takes --json for programs. HEADWAY_KAFKA and HEADWAY_CLICKHOUSE name real servers;
+    without them, the ones of a running `headway up` (or `headway demo`) are found by its state
+    directory.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; the console script's entry point."""
+    _headway.main(args=None if arguments is None else list(arguments), prog_name="headway")
