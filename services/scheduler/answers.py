@@ -76,7 +76,7 @@ def _refusal(
             f" context of {fact.model} holds {context}"
         )
     if placement.over_every_pool(model, tokens):
-        largest = max(model.pool_tokens.values())
+        largest = model.pool_tokens_max
         return "over-pool", ends.over_pool_detail(fact.prompt_tokens, wanted, largest)
     if model.queue.waiting >= policy.queued_requests_max:
         return "queue-full", (

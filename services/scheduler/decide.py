@@ -84,7 +84,7 @@ def _place(policy: Policy, state: State, model: Model) -> Decision | None:
         return _dispatch(state, model, found)
     if isinstance(found, Request):
         return ends.over_pool(policy, state, found)
-    if found.cause == model.cause:
+    if found is None:
         return None
     return d.QueueBlocked(
         model=model.profile.model,

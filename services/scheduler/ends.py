@@ -97,7 +97,7 @@ def expired(policy: Policy, state: State, request: Request) -> RequestEnded:
 
 def over_pool(policy: Policy, state: State, request: Request) -> RequestEnded:
     """Return the end of a waiting request that no replica of its model can hold."""
-    largest = max(state.models[request.model].pool_tokens.values())
+    largest = state.models[request.model].pool_tokens_max
     return _end(
         policy,
         state,

@@ -23,7 +23,7 @@ from services.scheduler.state import (
     Request,
     State,
 )
-from services.scheduler.waits import BACKOFF, TRANSIT, waited_us
+from services.scheduler.waits import BACKOFF, TRANSIT
 
 
 def evolve(state: State, event: Fact | Decision) -> None:
@@ -235,6 +235,9 @@ def _dispatched(state: State, decision: d.RequestDispatched) -> None:
     request = state.requests[decision.id]
     model = state.models[request.model]
     _end_wait(state, model, request)
+    request.waited_us = [0] * len(CAUSE_INDEX)
+    for cause, cause_us in decision.waits:
+        request.waited_us[CAUSE_INDEX[cause]] = cause_us
     model.queue.served(request.tier, request.tenant)
     request.stage = "running"
     request.since_us = state.now_us
@@ -297,6 +300,7 @@ def _admitted(state: State, decision: d.ReplicaAdmitted) -> None:
         max_batch=fact.max_batch,
     )
     model.pool_tokens[fact.slot] = fact.kv_blocks * fact.block_tokens
+    model.pool_tokens_max = max(model.pool_tokens.values())
     model.replicas[fact.slot] = replica
     model.replicas = dict(sorted(model.replicas.items()))
     key = (decision.model, fact.slot)
@@ -342,7 +346,6 @@ def _begin_wait(state: State, model: Model, request: Request) -> None:
 
 
 def _end_wait(state: State, model: Model, request: Request) -> None:
-    request.waited_us = waited_us(request, model, state.now_us)
     model.queue.remove(request.tier, request.tenant, request.id, request.order)
     if not model.queue.waiting:
         _settle_cause(model, state.now_us)

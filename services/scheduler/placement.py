@@ -39,51 +39,75 @@ def blocks_for(tokens: int, block_tokens: int) -> int:
     return -(-tokens // block_tokens)
 
 
-def find(policy: Policy, state: State, model: Model) -> Fit | Blocked | Request:
+def find(policy: Policy, state: State, model: Model) -> Fit | Blocked | Request | None:
     """Return the next placement of a model in which something waits.
 
     Returns:
-        A Fit to dispatch, a Request that no replica of the model could ever hold, or Blocked.
+        A Fit to dispatch, a Request that no replica of the model could ever hold, Blocked, or None
+        when nothing fits and the cause is on record already.
     """
-    ready = [r for r in model.replicas.values() if not r.draining]
-    open_replicas = [r for r in ready if len(r.running) < r.max_batch]
-    free_max = max((r.kv_blocks - r.blocks_used for r in open_replicas), default=0)
-    passed: list[PassedOver] = []
-    head: Request | None = None
+    ready = [replica for replica in model.replicas.values() if not replica.draining]
+    open_replicas = [replica for replica in ready if len(replica.running) < replica.max_batch]
+    if not open_replicas:
+        cause = _cause_without_room(model, ready)
+        return None if cause == model.cause else _blocked(state, model, cause, ready, [])
+    free_tokens_max = max(_free_tokens(replica) for replica in open_replicas)
+    passed: list[Request] = []
     for request_id in model.queue.first(policy.look_ahead_requests):
         request = state.requests[request_id]
-        if head is None:
-            head = request
-            if not open_replicas:
-                break
         tokens = request.prompt_tokens + request.max_output_tokens
-        if over_every_pool(model, tokens):
-            return request
-        for replica in open_replicas:
+        if tokens <= free_tokens_max:
+            replica = next(item for item in open_replicas if tokens <= _free_tokens(item))
             blocks = blocks_for(tokens, replica.block_tokens)
-            if blocks <= replica.kv_blocks - replica.blocks_used:
-                return Fit(request, replica, blocks, tuple(passed))
-        needed = blocks_for(tokens, open_replicas[0].block_tokens)
-        passed.append(PassedOver(id=request_id, blocks_needed=needed, blocks_free_max=free_max))
-    assert head is not None, "find is only asked about models in which something waits"  # noqa: S101 - a bound of the algorithm, not input
+            return Fit(request, replica, blocks, _passed_over(passed, open_replicas))
+        if tokens > model.pool_tokens_max:
+            return request
+        passed.append(request)
+    return None if model.cause == "kv" else _blocked(state, model, "kv", ready, open_replicas)
+
+
+def over_every_pool(model: Model, tokens: int) -> bool:
+    """Return whether no replica that ever was ready could hold `tokens` tokens of KV."""
+    return bool(model.pool_tokens) and tokens > model.pool_tokens_max
+
+
+def _free_tokens(replica: Replica) -> int:
+    return (replica.kv_blocks - replica.blocks_used) * replica.block_tokens
+
+
+def _cause_without_room(model: Model, ready: list[Replica]) -> Cause:
+    if ready:
+        return "slots"
+    return "cold-start" if model.starting else "no-replica"
+
+
+def _blocked(
+    state: State, model: Model, cause: Cause, ready: list[Replica], open_replicas: list[Replica]
+) -> Blocked:
+    head = state.requests[next(model.queue.first(1))]
+    compared = _passed_over([head], open_replicas)
     return Blocked(
-        cause=_cause(model, ready, open_replicas),
+        cause=cause,
         head=head.id,
-        blocks_needed=passed[0].blocks_needed if passed else 0,
-        blocks_free_max=free_max,
+        blocks_needed=compared[0].blocks_needed if compared else 0,
+        blocks_free_max=compared[0].blocks_free_max if compared else 0,
         replicas_ready=len(ready),
         slots_free=sum(r.max_batch - len(r.running) for r in open_replicas),
     )
 
 
-def over_every_pool(model: Model, tokens: int) -> bool:
-    """Return whether no replica that ever was ready could hold `tokens` tokens of KV."""
-    return bool(model.pool_tokens) and tokens > max(model.pool_tokens.values())
-
-
-def _cause(model: Model, ready: list[Replica], open_replicas: list[Replica]) -> Cause:
-    if open_replicas:
-        return "kv"
-    if ready:
-        return "slots"
-    return "cold-start" if model.starting else "no-replica"
+def _passed_over(requests: list[Request], open_replicas: list[Replica]) -> tuple[PassedOver, ...]:
+    """Return what was compared for requests that did not fit, in blocks of the first replica."""
+    if not requests or not open_replicas:
+        return ()
+    free_max = max(r.kv_blocks - r.blocks_used for r in open_replicas)
+    return tuple(
+        PassedOver(
+            id=request.id,
+            blocks_needed=blocks_for(
+                request.prompt_tokens + request.max_output_tokens, open_replicas[0].block_tokens
+            ),
+            blocks_free_max=free_max,
+        )
+        for request in requests
+    )

@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 from schemas.policy import TIERS, Tier
 
@@ -31,9 +31,9 @@ class Lane:
         return bool(self.fresh or self.returned)
 
     def __iter__(self) -> Iterator[str]:
-        for _, request_id in self.returned:
-            yield request_id
-        yield from self.fresh
+        if not self.returned:
+            return iter(self.fresh)
+        return chain([request_id for _, request_id in self.returned], self.fresh)
 
 
 Tenants = OrderedDict[str, Lane]
@@ -108,15 +108,21 @@ def _in_turn(tenants: Tenants, count: int) -> Iterator[str]:
     if len(tenants) == 1:
         yield from islice(next(iter(tenants.values())), count)
         return
-    lanes = [iter(lane) for lane in islice(tenants.values(), count)]
+    lanes: list[Iterator[str]] = []
+    # A lane is never empty, and most walks end at the first request: so the others are not begun.
+    for lane in islice(tenants.values(), count):
+        ids = iter(lane)
+        yield next(ids)
+        lanes.append(ids)
+    count -= len(lanes)
     while lanes and count > 0:
         still: list[Iterator[str]] = []
-        for lane in lanes:
-            request_id = next(lane, None)
+        for ids in lanes:
+            request_id = next(ids, None)
             if request_id is None:
                 continue
             yield request_id
-            still.append(lane)
+            still.append(ids)
             count -= 1
             if count == 0:
                 return

@@ -147,6 +147,7 @@ def _thaw_model(item: list[Any]) -> Model:
         model.replicas[replica.slot] = replica
     model.starting = dict(starting)
     model.pool_tokens = dict(pools)
+    model.pool_tokens_max = max(model.pool_tokens.values(), default=0)
     model.cause, model.cause_since_us, model.cause_totals_us = cause, since_us, totals_us
     model.queue = _thaw_queue(tiers)
     return model

@@ -90,7 +90,7 @@ class Model:
     Attributes:
         starting: incarnations by slot whose cold start is under way.
         pool_tokens: KV tokens by slot of every replica that ever was ready: a request larger than
-            all of them can never run.
+            all of them can never run. pool_tokens_max: the largest of them.
         cause: what holds the queue back since `cause_since_us`, or None when nothing waits.
         cause_totals_us: by cause (index in CAUSES), up to `cause_since_us`.
     """
@@ -100,6 +100,7 @@ class Model:
     replicas: dict[int, Replica] = field(default_factory=dict[int, Replica])
     starting: dict[int, str] = field(default_factory=dict[int, str])
     pool_tokens: dict[int, int] = field(default_factory=dict[int, int])
+    pool_tokens_max: int = 0
     queue: Queue = field(default_factory=Queue)
     cause: Cause | None = None
     cause_since_us: int = 0

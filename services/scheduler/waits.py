@@ -12,26 +12,20 @@ BACKOFF = CAUSE_INDEX["backoff"]
 TRANSIT = CAUSE_INDEX["transit"]
 
 
-def cause_totals_us(model: Model, now_us: int) -> list[int]:
-    """Return the µs under each cause (index in CAUSES) up to `now_us`."""
-    totals = model.cause_totals_us.copy()
-    if model.cause is not None:
-        totals[CAUSE_INDEX[model.cause]] += now_us - model.cause_since_us
-    return totals
-
-
 def waited_us(request: Request, model: Model, now_us: int) -> list[int]:
     """Return the µs that the request waited for each cause (index in CAUSES) up to `now_us`."""
-    waited = request.waited_us.copy()
     if request.stage == "waiting":
-        totals = cause_totals_us(model, now_us)
-        for index, before in enumerate(request.mark):
-            waited[index] += totals[index] - before
-    elif request.stage == "backoff":
+        totals_us = zip(request.waited_us, model.cause_totals_us, request.mark, strict=True)
+        waited = [before + total - mark for before, total, mark in totals_us]
+        if model.cause is not None:
+            waited[CAUSE_INDEX[model.cause]] += now_us - model.cause_since_us
+        return waited
+    waited = request.waited_us.copy()
+    if request.stage == "backoff":
         waited[BACKOFF] += now_us - request.since_us
     return waited
 
 
 def as_waits(waited: list[int]) -> Waits:
     """Return the causes above zero with their µs, in the order of CAUSES."""
-    return tuple((CAUSES[index], us) for index, us in enumerate(waited) if us)
+    return tuple([(cause, us) for cause, us in zip(CAUSES, waited, strict=True) if us])
