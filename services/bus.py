@@ -66,8 +66,16 @@ def new_producer(bootstrap: str) -> AIOKafkaProducer:
     )
 
 
-def new_consumer(bootstrap: str, *topics: str, group: str | None = None) -> AIOKafkaConsumer:
-    """Return a consumer that commits nothing by itself and starts at the beginning."""
+def new_consumer(
+    bootstrap: str,
+    *topics: str,
+    group: str | None = None,
+    fetch_bytes: int = REQUEST_BYTES_MAX,
+) -> AIOKafkaConsumer:
+    """Return a consumer that commits nothing by itself and starts at the beginning.
+
+    One fetch takes about `fetch_bytes` of a partition; a larger record comes whole all the same.
+    """
     return AIOKafkaConsumer(
         *topics,
         bootstrap_servers=bootstrap,
@@ -79,7 +87,7 @@ def new_consumer(bootstrap: str, *topics: str, group: str | None = None) -> AIOK
         heartbeat_interval_ms=SESSION_MS // 6,
         fetch_max_wait_ms=FETCH_WAIT_MS,
         fetch_max_bytes=FETCH_BYTES_MAX,
-        max_partition_fetch_bytes=REQUEST_BYTES_MAX,
+        max_partition_fetch_bytes=fetch_bytes,
         retry_backoff_ms=50,
     )
 

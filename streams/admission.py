@@ -34,10 +34,12 @@ CREATE_TIME = 0
 
 @dataclass(slots=True)
 class Read:
-    """A fact and the record that it was read from."""
+    """A fact, the record that it was read from, and the payload that came with it, decoded."""
 
     fact: Fact
     source: tuple[str, int, int]
+    raw: bytes | None
+    payload: InferenceRequest | messages.WorkerReport | None = None
 
 
 class Edge:
@@ -54,14 +56,14 @@ class Edge:
 
     def read(self, record: Record, at_us: int) -> Read | None:
         """Return the record's fact, or None for a config tombstone, which asks for nothing."""
-        source = (record.topic, record.partition, record.offset)
-        if record.topic == REQUESTS:
-            return Read(self._request(record, at_us), source)
         if record.topic == CONFIG and record.value is None:
             return None
-        return Read(self._message(record, at_us), source)
+        read = self._request if record.topic == REQUESTS else self._message
+        fact, payload = read(record, at_us)
+        source = (record.topic, record.partition, record.offset)
+        return Read(fact, source, record.value, payload)
 
-    def _request(self, record: Record, at_us: int) -> Fact:
+    def _request(self, record: Record, at_us: int) -> tuple[Fact, InferenceRequest | None]:
         raw = record.value
         headers = dict(record.headers)
         try:
@@ -69,21 +71,22 @@ class Edge:
             arrived_us = _arrived_us(record, headers, at_us)
         except ValueError as error:
             reason = f"its {messages.HEADER_CELL} headers are wrong: {error}"
-            return _unreadable(record, at_us, reason)
+            return _unreadable(record, at_us, reason), None
         asked = read_request(raw)
         if isinstance(asked, Unreadable):
-            return _unreadable(record, at_us, asked.reason)
+            return _unreadable(record, at_us, asked.reason), None
         if isinstance(asked, Cancel):
-            return CancelAsked(
+            fact: Fact = CancelAsked(
                 at_us=at_us,
                 id=asked.id,
                 model=asked.model,
                 offset=record.offset,
                 routed_by=routed_by,
             )
+            return fact, None
         body_digest = digest(raw or b"")
         if isinstance(asked, Refused):
-            return RequestRefused(
+            fact = RequestRefused(
                 at_us=at_us,
                 id=asked.id,
                 model=asked.model,
@@ -94,7 +97,8 @@ class Edge:
                 detail=asked.detail,
                 routed_by=routed_by,
             )
-        return RequestArrived(
+            return fact, None
+        fact = RequestArrived(
             at_us=at_us,
             id=asked.id,
             model=asked.model,
@@ -111,6 +115,7 @@ class Edge:
             metadata=tuple(asked.metadata.items()),
             routed_by=routed_by,
         )
+        return fact, asked
 
     def _count(self, asked: InferenceRequest) -> int:
         profile = self.profiles.get(asked.model)
@@ -121,19 +126,20 @@ class Edge:
             known = self._counters[asked.model] = (profile, self._counter_of(profile))
         return known[1](asked)
 
-    def _message(self, record: Record, at_us: int) -> Fact:
+    def _message(self, record: Record, at_us: int) -> tuple[Fact, messages.WorkerReport | None]:
         try:
             message = decode(record.value)
         except CodecError as error:
-            return _unreadable(record, at_us, str(error))
+            return _unreadable(record, at_us, str(error)), None
         if record.topic == CONFIG and isinstance(message, Policy):
             who = f"{record.topic} offset {record.offset}"
-            return PolicyActivated(at_us=at_us, policy=message, who=who, why="published")
+            return PolicyActivated(at_us=at_us, policy=message, who=who, why="published"), None
         if record.topic == CONFIG and isinstance(message, Profile):
-            return ProfileSet(at_us=at_us, profile=message)
+            return ProfileSet(at_us=at_us, profile=message), None
         if record.topic == WORKER_EVENTS and isinstance(message, messages.WorkerReport):
-            return _report(record, message, at_us)
-        return _unreadable(record, at_us, f"a {message.kind} does not belong on {record.topic}")
+            return _report(record, message, at_us), message
+        reason = f"a {message.kind} does not belong on {record.topic}"
+        return _unreadable(record, at_us, reason), None
 
 
 def _report(record: Record, report: messages.WorkerReport, at_us: int) -> Fact:

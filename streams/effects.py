@@ -11,9 +11,8 @@ from typing import Protocol
 
 from schemas import bus as messages
 from schemas import decisions as d
-from schemas.codec import CodecError, decode, encode
-from schemas.edge import read_request
-from schemas.facts import Fact, WorkFinished, WorkLeft
+from schemas.codec import encode
+from schemas.facts import WorkFinished, WorkLeft
 from schemas.ids import replica_name
 from schemas.ledger import Entry
 from schemas.requests import InferenceRequest
@@ -27,12 +26,12 @@ Headers = list[tuple[str, bytes]]
 class Sources(Protocol):
     """Where payloads are read again by their source offset, in the partition of the cell."""
 
-    async def request(self, offset: int) -> bytes | None:
-        """Return the raw request at `offset` of headway.requests, or None if it is gone."""
+    async def request(self, offset: int) -> InferenceRequest | None:
+        """Return the request at `offset` of headway.requests, or None if it is gone."""
         ...
 
-    async def report(self, offset: int) -> bytes | None:
-        """Return the raw worker report at `offset` of headway.worker.events, or None."""
+    async def outputs(self, offset: int) -> dict[str, str] | None:
+        """Return the outputs, by request id, of the report at `offset`, or None if it is gone."""
         ...
 
     async def raw(self, topic: str, partition: int, offset: int) -> bytes | None:
@@ -136,11 +135,9 @@ def dead_letter(
 
 
 async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
-    raw = await sources.request(decision.offset)
-    asked = read_request(raw)
+    found = await sources.request(decision.offset)
     # The topic's retention may have taken the payload while the request waited. The worker then
     # finds neither prompt nor messages and reports a failure, so the request still has an outcome.
-    found = asked if isinstance(asked, InferenceRequest) else None
     turns = found.messages if found else None
     work = messages.Work(
         id=decision.id,
@@ -166,7 +163,8 @@ async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
 async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> bytes:
     text = None
     if decision.output_offset >= 0:
-        text = output_text(await sources.report(decision.output_offset), decision.id, entry.fact)
+        outputs = await sources.outputs(decision.output_offset)
+        text = outputs.get(decision.id) if outputs is not None else None
     result = messages.Result(
         id=decision.id,
         model=decision.model,
@@ -193,26 +191,18 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
     return encode(result)
 
 
-def output_text(raw: bytes | None, request_id: str, fact: Fact) -> str | None:
-    """Return the output of one request in a worker's report, or None if it is not in it."""
-    if raw is None or not isinstance(fact, WorkFinished | WorkLeft):
+def outputs_in(report: messages.WorkerReport) -> dict[str, str] | None:
+    """Return the outputs, by request id, that a worker's report carries, or None if it has none."""
+    fact = report.fact
+    if not isinstance(fact, WorkFinished | WorkLeft):
         return None
-    try:
-        report = decode(raw)
-    except CodecError:
-        return None
-    if not isinstance(report, messages.WorkerReport):
-        return None
-    for item, text in zip(fact.items, report.texts, strict=False):
-        if item.id == request_id:
-            return text
-    return None
+    return {item.id: text for item, text in zip(fact.items, report.texts, strict=False)}
 
 
 async def _routed(
     cell: int, decision: d.RequestRouted, sources: Sources, cells: int
 ) -> list[_Message]:
-    raw = await sources.request(decision.offset)
+    raw = await sources.raw(REQUESTS, cell, decision.offset)
     if raw is None:
         return []
     to_cells = [decision.to_cell] if decision.to_cell >= 0 else range(cells)

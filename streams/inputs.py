@@ -12,9 +12,15 @@ from aiokafka.structs import ConsumerRecord
 
 from schemas import bus as messages
 from schemas import decisions as d
+from schemas.codec import CodecError, decode
+from schemas.edge import read_request
+from schemas.ids import Source
 from schemas.ledger import Entry
+from schemas.requests import InferenceRequest
 from schemas.topics import CONFIG, LEDGER, REQUESTS, WORKER_EVENTS
 from services import bus
+from streams.admission import Read
+from streams.effects import outputs_in
 from streams.payloads import Payloads
 
 # Without a record for this long, the end offsets are asked for: either there is nothing to read,
@@ -39,12 +45,21 @@ class Inputs:
             TopicPartition(WORKER_EVENTS, cell),
             TopicPartition(REQUESTS, cell),
         ]
+        self._raw: dict[Source, bytes] = {}
         self._moved_s = time.monotonic()
 
     async def start(self, recorded: dict[tuple[str, int], int], cache_bytes: int) -> None:
         """Stand behind the last recorded offset of each partition."""
-        self._requests = Payloads(self._bootstrap, REQUESTS, self._cell, cache_bytes)
-        self._reports = Payloads(self._bootstrap, WORKER_EVENTS, self._cell, REPORT_CACHE_BYTES)
+        self._requests: Payloads[InferenceRequest] = Payloads(
+            self._bootstrap, REQUESTS, self._cell, bytes_max=cache_bytes, parse=_parse_request
+        )
+        self._reports: Payloads[dict[str, str]] = Payloads(
+            self._bootstrap,
+            WORKER_EVENTS,
+            self._cell,
+            bytes_max=REPORT_CACHE_BYTES,
+            parse=_parse_outputs,
+        )
         await bus.bounded(self._consumer.start(), "accept a consumer")
         self._consumer.assign(self._partitions)
         starts = await bus.bounded(
@@ -139,17 +154,22 @@ class Inputs:
 
     # Payloads
 
-    def keep(self, record: RawRecord) -> None:
-        """Keep what effects of this batch are likely to need."""
-        if record.value is None:
-            return
-        if record.topic == REQUESTS:
-            self._requests.keep(record.offset, record.value)
-        elif record.topic == WORKER_EVENTS:
-            self._reports.keep(record.offset, record.value)
+    def keep(self, read: Read) -> None:
+        """Keep what the effects of this batch are likely to need."""
+        topic, _, offset = read.source
+        raw_bytes = len(read.raw or b"")
+        if isinstance(read.payload, InferenceRequest):
+            self._requests.keep(offset, read.payload, raw_bytes)
+        elif isinstance(read.payload, messages.WorkerReport):
+            outputs = outputs_in(read.payload)
+            if outputs is not None:
+                self._reports.keep(offset, outputs, raw_bytes)
+        if read.raw is not None and topic != CONFIG:
+            self._raw[read.source] = read.raw
 
     def forget(self, entries: list[Entry]) -> None:
         """Drop what was published: prompts that are dispatched or ended, and reports."""
+        self._raw.clear()
         for entry in entries:
             if entry.source is not None and entry.source[0] == WORKER_EVENTS:
                 self._reports.forget(entry.source[2])
@@ -159,22 +179,36 @@ class Inputs:
                 elif isinstance(decision, d.RequestEnded):
                     self._requests.forget(decision.request_offset)
 
-    async def request(self, offset: int) -> bytes | None:
-        """Return a raw request of this cell."""
+    async def request(self, offset: int) -> InferenceRequest | None:
+        """Return a request of this cell."""
         return await self._requests.get(offset)
 
-    async def report(self, offset: int) -> bytes | None:
-        """Return a raw worker report of this cell."""
+    async def outputs(self, offset: int) -> dict[str, str] | None:
+        """Return the outputs, by request id, of a worker's report to this cell."""
         return await self._reports.get(offset)
 
     async def raw(self, topic: str, partition: int, offset: int) -> bytes | None:
-        """Return the raw value of any input record; config is not kept, so it is read again."""
-        if topic == REQUESTS and partition == self._cell:
-            return await self._requests.get(offset)
-        if topic == WORKER_EVENTS and partition == self._cell:
-            return await self._reports.get(offset)
-        other = Payloads(self._bootstrap, topic, partition, 0)
+        """Return the raw value of any input record."""
+        kept = self._raw.get((topic, partition, offset))
+        if kept is not None:
+            return kept
+        source: Payloads[bytes] = Payloads(
+            self._bootstrap, topic, partition, bytes_max=0, parse=lambda value: value
+        )
         try:
-            return await other.get(offset)
+            return await source.get(offset)
         finally:
-            await other.close()
+            await source.close()
+
+
+def _parse_request(raw: bytes | None) -> InferenceRequest | None:
+    asked = read_request(raw)
+    return asked if isinstance(asked, InferenceRequest) else None
+
+
+def _parse_outputs(raw: bytes | None) -> dict[str, str] | None:
+    try:
+        report = decode(raw)
+    except CodecError:
+        return None
+    return outputs_in(report) if isinstance(report, messages.WorkerReport) else None

@@ -200,10 +200,11 @@ class Owner:
         ]
         owned = {(e.topic, e.partition) for e in effects if e.topic != REQUESTS}
         tails = await self._inputs.effect_tails(sorted(owned))
-        sent: list[asyncio.Future[Any]] = []
-        for effect in effects:
-            if (effect.seq, effect.index) > tails.get((effect.topic, effect.partition), (-1, -1)):
-                sent.append(await self._send(effect))
+        sent = [
+            await self._send(effect)
+            for effect in effects
+            if (effect.seq, effect.index) > tails.get((effect.topic, effect.partition), (-1, -1))
+        ]
         self._unacked.append((self._missing[-1].seq, sent))
         self._missing = []
 
@@ -237,7 +238,7 @@ class Owner:
         for record in records:
             read = self._edge.read(record, at_us)
             if read is not None and self._is_new(read):
-                self._inputs.keep(record)
+                self._inputs.keep(read)
                 facts.append((read.fact, read.source))
                 if isinstance(read.fact, ProfileSet):
                     await bus.ensure_work_topic(self._bootstrap, read.fact.profile)
@@ -344,10 +345,11 @@ class Owner:
     # Effects
 
     async def _publish(self, entries: list[Entry]) -> None:
-        sent: list[asyncio.Future[Any]] = []
-        for entry in entries:
-            for effect in await effects_of(entry, self._inputs, self._cells):
-                sent.append(await self._send(effect))
+        sent = [
+            await self._send(effect)
+            for entry in entries
+            for effect in await effects_of(entry, self._inputs, self._cells)
+        ]
         self._inputs.forget(entries)
         self._unacked.append((entries[-1].seq, sent))
         self._count_acks()
