@@ -1,0 +1,107 @@
+"""Reads every partition of one topic from a noted place on, through outages. Decides nothing.
+
+The place is taken before anything is sent, so an answer cannot be missed. A consumer can stand
+still for ever after a broker's restart, without a word: a quiet one is checked against the end
+offsets, and begun again from where it stood.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from services import bus
+
+FETCH_WAIT_MS = 250
+QUIET_S_MAX = 3.0
+RETRY_S = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class Tail:
+    """One topic's records from the moment of `start` on.
+
+    Args:
+        bootstrap: of the broker.
+        topic: whose partitions are read, all of them.
+        partitions: how many it has.
+        on_record: called with each record, in the order of each partition's offsets.
+
+    Attributes:
+        trouble: what is wrong with the bus now, or None.
+    """
+
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, on_record: Callable[[bus.Record], None]
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
+        self._on_record = on_record
+        self._next: dict[TopicPartition, int] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.trouble: str | None = None
+
+    async def start(self) -> None:
+        """Note the end of each partition and begin to read from there.
+
+        Raises:
+            bus.BusError: the broker did not answer.
+        """
+        async with bus.consuming(self._bootstrap) as consumer:
+            ends = consumer.end_offsets(self._partitions)
+            self._next = await bus.bounded(ends, "tell end offsets")
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop reading."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with bus.consuming(self._bootstrap, self._partitions) as consumer:
+                    for partition, offset in self._next.items():
+                        consumer.seek(partition, offset)
+                    await self._read(consumer)
+            except (bus.BusError, KafkaError) as error:
+                self.trouble = str(error)
+                log.warning("reading %s again: %s", self._partitions[0].topic, error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _read(self, consumer: AIOKafkaConsumer) -> None:
+        moved_s = time.monotonic()
+        while True:
+            call = consumer.getmany(timeout_ms=FETCH_WAIT_MS)
+            got = await bus.bounded(call, "answer a fetch")
+            for partition, records in got.items():
+                for record in records:
+                    self._on_record(record)
+                self._next[partition] = records[-1].offset + 1
+            if got:
+                self.trouble = None
+                moved_s = time.monotonic()
+            elif time.monotonic() - moved_s > QUIET_S_MAX:
+                await self._check_moving(consumer)
+                moved_s = time.monotonic()
+
+    async def _check_moving(self, consumer: AIOKafkaConsumer) -> None:
+        ends = await bus.bounded(consumer.end_offsets(self._partitions), "tell end offsets")
+        self.trouble = None
+        for partition, end in ends.items():
+            position = await bus.bounded(consumer.position(partition), "tell a position")
+            if position < end:
+                got = await bus.bounded(
+                    consumer.getmany(partition, timeout_ms=1000, max_records=1), "answer a fetch"
+                )
+                if not got:
+                    raise bus.BusError(
+                        f"the consumer of {partition.topic} stands still at offset {position},"
+                        f" before the end {end}"
+                    )
+                consumer.seek(partition, position)
