@@ -239,11 +239,11 @@ def _gone(policy: Policy, state: State, gone: AttemptGone) -> Decision:
 def _lost(policy: Policy, state: State, request: Request, why: str, *, losses: int) -> Decision:
     if request.leaving:
         return ends.cancelled(policy, state, request)
-    if losses >= policy.attempts_max:
-        detail = f"lost all {losses} attempts; the last one: {why}"
-        return ends.failed(policy, state, request, "attempts-exhausted", detail)
     backoff_ms = 0
     if losses > request.losses:
+        if losses >= policy.attempts_max:
+            detail = f"lost all {losses} attempts; the last one: {why}"
+            return ends.failed(policy, state, request, "attempts-exhausted", detail)
         steps = policy.retry_backoff_ms
         backoff_ms = steps[min(losses, len(steps)) - 1]
     return d.AttemptLost(

@@ -59,3 +59,13 @@ def test_what_does_not_wait_cannot_be_taken_out(request_id: str, order: int) -> 
     with pytest.raises(KeyError, match=request_id):
         queue.remove("normal", "x", request_id, order)
     assert queue.waiting == 2
+
+
+def test_turns_stop_where_the_count_ends_in_any_round() -> None:
+    queue = filled(*[("normal", name[0], name) for name in ("x0", "y0", "x1", "y1")])  # pyright: ignore[reportArgumentType] - a tier is a literal
+    assert [list(queue.first(count)) for count in (1, 2, 3, 4)] == [
+        ["x0"],
+        ["x0", "y0"],
+        ["x0", "y0", "x1"],
+        ["x0", "y0", "x1", "y1"],
+    ]

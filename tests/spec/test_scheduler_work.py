@@ -209,6 +209,14 @@ def test_preemptions_do_not_use_up_the_attempts() -> None:
     story.when(finished("a", attempt=6)).then(a(d.RequestEnded, attempts=6))
 
 
+def test_a_preempted_request_goes_on_even_if_the_policy_now_allows_no_more_losses() -> None:
+    story = given(ready(), arrived("a"), failed("a"), tick(100))
+    story.when(policy_is(with_policy(attempts_max=1), at=100))
+    story.when(left("a", at=101, attempt=2, cause="preempted")).then(
+        a(d.AttemptLost, losses=1, backoff_ms=0), a(d.RequestReturned), a(d.RequestDispatched)
+    )
+
+
 def test_a_departure_that_was_not_asked_for_ends_the_request_as_cancelled() -> None:
     given(ready(), arrived("a")).when(left("a")).then(a(d.RequestEnded, outcome="cancelled"))
 

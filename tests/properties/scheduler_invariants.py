@@ -1,0 +1,220 @@
+"""The invariants of the core, checked from outside after every step and every decision.
+
+`Watched` steps facts by hand, so that it sees the state between two decisions too. Beside it a
+second state runs through `step` and is stored and thawed after every fact, and a third one only
+remembers what is recorded: all three must stay the same.
+"""
+
+from dataclasses import dataclass, field
+
+from schemas import decisions as d
+from schemas import facts as f
+from schemas.codec import encode_decisions
+from schemas.decisions import CAUSES, Decision
+from schemas.facts import Fact
+from schemas.policy import Policy
+from services.scheduler.decide import decide
+from services.scheduler.evolve import evolve
+from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
+from services.scheduler.state import Model, Request, State
+from services.scheduler.step import governing, next_due_us, recover, step
+
+DECISIONS_MAX = 2000
+
+
+@dataclass
+class Watched:
+    """A core under watch, and the ledger of what it was told and decided."""
+
+    state: State = field(default_factory=State)
+    thawed: State = field(default_factory=State)
+    recovered: State = field(default_factory=State)
+    entries: list[tuple[Fact, tuple[Decision, ...]]] = field(
+        default_factory=list[tuple[Fact, tuple[Decision, ...]]]
+    )
+    accepted: set[str] = field(default_factory=set[str])
+
+    def tell(self, fact: Fact) -> tuple[Decision, ...]:
+        """Step `fact` in all three states and check everything that must hold."""
+        policy = governing(self.state, fact)
+        before_us = self.state.now_us
+        evolve(self.state, fact)
+        assert self.state.now_us == max(before_us, fact.at_us)
+        decisions: list[Decision] = []
+        while (decision := self._decide(policy)) is not None:
+            assert len(decisions) < DECISIONS_MAX, "the step does not come to rest"
+            self._check_decision(policy, fact, decision)
+            decisions.append(decision)
+            evolve(self.state, decision)
+            check_memory(self.state)
+        self.entries.append((fact, tuple(decisions)))
+        check_rest(policy, self.state)
+        assert self.accepted == set(self.state.requests)
+        self._check_twins(policy, fact, tuple(decisions))
+        return tuple(decisions)
+
+    def replay(self) -> None:
+        """Decide all facts again from nothing: the decisions are the same, byte for byte."""
+        state = State()
+        for fact, decisions in self.entries:
+            again = step(governing(state, fact), state, fact)
+            assert encode_decisions(again) == encode_decisions(decisions)
+        assert state_digest(state) == state_digest(self.state)
+
+    def _decide(self, policy: Policy) -> Decision | None:
+        before = repr(self.state)
+        decision = decide(policy, self.state)
+        assert repr(self.state) == before, "decide changed the state"
+        return decision
+
+    def _check_twins(self, policy: Policy, fact: Fact, decisions: tuple[Decision, ...]) -> None:
+        expected = encode_decisions(decisions)
+        assert encode_decisions(step(policy, self.thawed, fact)) == expected
+        recover(self.recovered, fact, decisions)
+        digest = state_digest(self.state)
+        assert state_digest(self.thawed) == digest
+        assert state_digest(self.recovered) == digest
+        self.thawed = thaw(b"".join(encode_pieces(freeze(self.thawed))))
+        assert state_digest(self.thawed) == digest
+
+    def _check_decision(self, policy: Policy, fact: Fact, decision: Decision) -> None:
+        if isinstance(decision, d.RequestQueued):
+            assert decision.id not in self.accepted, "the same id runs twice"
+            self.accepted.add(decision.id)
+        elif isinstance(decision, d.RequestDispatched):
+            self._check_dispatch(decision)
+        elif isinstance(decision, d.RequestEnded):
+            self._check_end(fact, decision)
+        elif isinstance(decision, d.AttemptLost):
+            request = self.state.requests[decision.id]
+            lost = decision.losses - request.losses
+            assert lost == 0 or (lost == 1 and decision.losses < policy.attempts_max)
+            assert request.stage == "running"
+            assert request.attempt == decision.attempt
+            assert not request.leaving, "a cancelled request would be tried again"
+
+    def _check_dispatch(self, decision: d.RequestDispatched) -> None:
+        request = self.state.requests[decision.id]
+        assert request.stage == "waiting"
+        assert decision.attempt == request.attempt + 1
+        now_us = self.state.now_us
+        assert request.deadline_us is None or now_us < request.deadline_us
+        assert sum(us for _, us in decision.waits) == decision.wait_us
+        assert decision.wait_us + request.run_us == now_us - request.arrived_us
+        replica = self.state.models[decision.model].replicas[decision.slot]
+        assert not replica.draining
+        tokens = decision.prompt_tokens + decision.max_output_tokens
+        assert (decision.blocks - 1) * replica.block_tokens < tokens
+        assert tokens <= decision.blocks * replica.block_tokens
+        assert decision.blocks <= decision.blocks_free
+
+    def _check_end(self, fact: Fact, decision: d.RequestEnded) -> None:
+        if decision.id in self.accepted:
+            self.accepted.remove(decision.id)
+        else:
+            assert isinstance(fact, f.RequestArrived | f.RequestRefused)
+            assert fact.id == decision.id
+            assert decision.outcome in {"rejected", "expired"}
+        assert decision.detail
+        assert decision.id not in self.state.ended, "a second outcome"
+        causes = [cause for cause, _ in decision.waits]
+        assert causes == [cause for cause in CAUSES if cause in causes]
+        assert all(us > 0 for _, us in decision.waits)
+        assert sum(us for _, us in decision.waits) == decision.wait_us
+        assert decision.wait_us + decision.run_us == decision.e2e_us
+        assert decision.e2e_us == self.state.now_us - decision.arrived_us
+        if decision.outcome == "expired":
+            request = self.state.requests.get(decision.id)
+            assert request is None or request.stage != "running"
+
+
+def check_memory(state: State) -> None:
+    """Check what must hold at every moment, between two decisions of a step too."""
+    for model in state.models.values():
+        for slot, replica in model.replicas.items():
+            assert slot == replica.slot
+            assert replica.blocks_used == sum(replica.running.values()) <= replica.kv_blocks
+            assert len(replica.running) <= replica.max_batch
+        assert list(model.replicas) == sorted(model.replicas)
+        assert model.pool_tokens_max == max(model.pool_tokens.values(), default=0)
+        _check_queue(state, model)
+    _check_heaps(state)
+    known = [
+        (model.profile.model, slot) for model in state.models.values() for slot in model.replicas
+    ]
+    assert sorted(state.heard) == sorted(known)
+    assert list(state.heard.values()) == sorted(state.heard.values())
+
+
+def check_rest(policy: Policy, state: State) -> None:
+    """Check what must hold between two facts."""
+    assert not state.pending
+    check_memory(state)
+    running: dict[tuple[str, int, str], dict[str, int]] = {}
+    for model in state.models.values():
+        for replica in model.replicas.values():
+            running[model.profile.model, replica.slot, replica.incarnation] = replica.running
+        assert (model.cause is None) == (model.queue.waiting == 0)
+        _check_nothing_fits(policy, state, model)
+    for request in state.requests.values():
+        assert (request.deadline_us is None or request.deadline_us > state.now_us) or (
+            request.stage == "running"
+        )
+        if request.stage == "running":
+            blocks = running[request.model, request.slot, request.incarnation][request.id]
+            assert blocks == request.blocks
+        if request.stage == "backoff":
+            assert request.retry_at_us > state.now_us
+    of_requests = sum(request.stage == "running" for request in state.requests.values())
+    assert sum(len(ids) for ids in running.values()) == of_requests
+    due_us = next_due_us(policy, state)
+    assert due_us is None or due_us > state.now_us
+
+
+def _check_queue(state: State, model: Model) -> None:
+    waiting = [
+        request.id
+        for request in state.requests.values()
+        if request.model == model.profile.model and request.stage == "waiting"
+    ]
+    queued = list(model.queue.first(10_000))
+    assert sorted(queued) == sorted(waiting)
+    assert model.queue.waiting == len(waiting)
+    for tenants in model.queue.tiers.values():
+        assert all(lane.fresh or lane.returned for lane in tenants.values())
+
+
+def _check_heaps(state: State) -> None:
+    def awaits(request: Request | None, stages: set[str], order: int) -> bool:
+        return request is not None and request.stage in stages and request.order == order
+
+    if state.deadlines:
+        due_us, order, request_id = state.deadlines[0]
+        request = state.requests.get(request_id)
+        assert awaits(request, {"waiting", "backoff"}, order), "a dead deadline is next"
+        assert request is not None
+        assert request.deadline_us == due_us
+    if state.retries:
+        due_us, order, request_id = state.retries[0]
+        request = state.requests.get(request_id)
+        assert awaits(request, {"backoff"}, order), "a dead return is next"
+        assert request is not None
+        assert request.retry_at_us == due_us
+    deadlines, retries = set(state.deadlines), set(state.retries)
+    for request in state.requests.values():
+        if request.stage != "running" and request.deadline_us is not None:
+            assert (request.deadline_us, request.order, request.id) in deadlines
+        if request.stage == "backoff":
+            assert (request.retry_at_us, request.order, request.id) in retries
+
+
+def _check_nothing_fits(policy: Policy, state: State, model: Model) -> None:
+    """Check by trying all that no dispatch was left out."""
+    for request_id in model.queue.first(policy.look_ahead_requests):
+        request = state.requests[request_id]
+        tokens = request.prompt_tokens + request.max_output_tokens
+        for replica in model.replicas.values():
+            if replica.draining or len(replica.running) >= replica.max_batch:
+                continue
+            free = replica.kv_blocks - sum(replica.running.values())
+            assert free * replica.block_tokens < tokens, f"{request_id} would fit"
