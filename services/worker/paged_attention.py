@@ -37,13 +37,16 @@ class SequenceRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """One prompt chunk: rows `first` to `first` + `tokens`; `mask` [1, group x tokens, stored]."""
+    """Rows `first` to `first` + `tokens` of one sequence.
+
+    `mask` [1, group x tokens, stored] is 0 or -inf; a single token needs none.
+    """
 
     first: int
     tokens: int
     stored: int
     table: torch.Tensor
-    mask: torch.Tensor
+    mask: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,35 +57,39 @@ class _Decode:
         rows: How many.
         blocks: How many leading blocks of the pool are read, when `chosen` is None.
         chosen: Which blocks are gathered instead.
-        owner: [blocks] the row that a block belongs to; `rows` for none.
+        owner: [blocks] the row that a block belongs to; any for none.
+        asked: [blocks x heads] where the owner's queries are in a layer's qkv, head by head.
         table: [rows x longest] each row's blocks; the number of blocks for none.
-        place: [blocks] where in `table` a block stands.
+        place: [blocks] where in `table` a block stands; a place of none, for none.
         last: [rows] the row's last block.
         tail: [rows, heads, block tokens] 0 for filled slots of the last block, -inf for others.
+        totals: [heads, blocks + 1] room for the blocks' log-sums; -inf in the last place.
     """
 
     rows: int
     blocks: int
     chosen: torch.Tensor | None
     owner: torch.Tensor
+    asked: torch.Tensor
     table: torch.Tensor
     place: torch.Tensor
     last: torch.Tensor
     tail: torch.Tensor
+    totals: torch.Tensor
 
 
 class PagedKV:
-    """Keys and values, each [layers, blocks, KV heads, block tokens, head size]."""
+    """The pool: [layers, keys and values, blocks, KV heads, block tokens, head size]."""
 
     def __init__(
         self, shape: Shape, blocks: int, block_tokens: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.shape = shape
         self.block_tokens = block_tokens
-        size = (shape.layers, blocks, shape.kv_heads, block_tokens, shape.head_size)
+        size = (shape.layers, 2, blocks, shape.kv_heads, block_tokens, shape.head_size)
         # Zeros, not empty: a slot not yet written is multiplied by 0, and 0 x NaN is NaN.
-        self.keys = torch.zeros(size, dtype=dtype, device=device)
-        self.values = torch.zeros(size, dtype=dtype, device=device)
+        self.pool = torch.zeros(size, dtype=dtype, device=device)
+        self.dtype = dtype
         self.device = device
 
     def move(self, moves: Sequence[Move]) -> None:
@@ -90,8 +97,7 @@ class PagedKV:
         if moves:
             sources = torch.tensor([move.source for move in moves], device=self.device)
             targets = torch.tensor([move.target for move in moves], device=self.device)
-            for tensor in (self.keys, self.values):
-                tensor.index_copy_(1, targets, tensor.index_select(1, sources))
+            self.pool.index_copy_(2, targets, self.pool.index_select(2, sources))
 
 
 class PagedAttention:
@@ -106,27 +112,32 @@ class PagedAttention:
     ) -> None:
         """`dense` is how many leading blocks of the pool are in use by anyone."""
         self._kv = kv
-        shape = kv.shape
-        self._heads, self._kv_heads = shape.heads, shape.kv_heads
+        self._heads, self._kv_heads = kv.shape.heads, kv.shape.kv_heads
+        self._rows = sum(sequence.tokens for sequence in chain(decode, chunks))
         self._slots = self._slot_index([*decode, *chunks])
-        self._rows = self._slots.shape[0] // shape.kv_heads
-        self._decode = self._plan_decode(decode, dense) if decode else None
+        self._decode: _Decode | None = None
         self._chunks: list[_Chunk] = []
+        if len(decode) > 1:
+            self._decode = self._plan_decode(decode, dense)
+        elif decode:  # one alone is quicker as a chunk of one token
+            self._chunks.append(self._plan_chunk(0, decode[0]))
         first = len(decode)
         for sequence in chunks:
             self._chunks.append(self._plan_chunk(first, sequence))
             first += sequence.tokens
 
     def _slot_index(self, sequences: Sequence[SequenceRows]) -> torch.Tensor:
-        """Where each row's keys go in a layer seen as [blocks x KV heads x block tokens, size]."""
-        size, heads = self._kv.block_tokens, self._kv_heads
+        """Where each row's keys, then values, go: row by row, in a layer seen as [slots, size]."""
+        size, heads, pool = self._kv.block_tokens, self._kv_heads, self._kv.pool
         bases = [
             table[position // size] * heads * size + position % size
             for table, context, tokens in sequences
             for position in range(context, context + tokens)
         ]
         base = torch.tensor(bases, device=self._kv.device)
-        return (base[:, None] + torch.arange(heads, device=self._kv.device) * size).view(-1)
+        parts = torch.arange(2 * heads, device=self._kv.device)
+        within = parts % heads * size + parts // heads * (pool.shape[2] * heads * size)
+        return (base[:, None] + within).view(-1)
 
     def _plan_chunk(self, first: int, sequence: SequenceRows) -> _Chunk:
         kv = self._kv
@@ -134,14 +145,16 @@ class PagedAttention:
         used = -(-stored // kv.block_tokens)
         places = torch.arange(stored, device=kv.device)
         allowed = places <= places[sequence.context :, None]
-        mask = torch.zeros(allowed.shape, dtype=kv.keys.dtype, device=kv.device)
-        mask.masked_fill_(~allowed, float("-inf"))
+        mask: torch.Tensor | None = None
+        if sequence.tokens > 1:
+            mask = torch.zeros(allowed.shape, dtype=kv.dtype, device=kv.device)
+            mask = mask.masked_fill_(~allowed, float("-inf")).repeat(kv.shape.group, 1)[None]
         return _Chunk(
             first,
             sequence.tokens,
             stored,
             torch.tensor(sequence.table[:used], device=kv.device),
-            mask.repeat(kv.shape.group, 1)[None],
+            mask,
         )
 
     def _plan_decode(self, decode: Sequence[SequenceRows], dense: int) -> _Decode:
@@ -155,8 +168,10 @@ class PagedAttention:
             renumbered = iter(range(needed))
             tables = [[next(renumbered) for _ in table] for table in tables]
             dense = needed
-        longest = max(map(len, tables))
-        owner, place = [rows] * dense, [0] * dense
+        # With a column of padding, if there are blocks of none: they need a place of weight 0.
+        longest = max(map(len, tables)) + (needed < dense)
+        owner = [0] * dense
+        place = [-1] * dense
         padded: list[int] = []
         for row, table in enumerate(tables):
             for block in table:
@@ -164,92 +179,73 @@ class PagedAttention:
                 place[block] = len(padded)
                 padded.append(block)
             padded += [dense] * (longest - len(table))
-        filled = torch.tensor([s.context % size for s in decode], device=kv.device)
-        tail = torch.zeros(rows, kv.shape.heads, size, dtype=kv.keys.dtype, device=kv.device)
-        slots = torch.arange(size, device=kv.device)
-        tail.masked_fill_((slots > filled[:, None])[:, None], float("-inf"))
+        heads, device = kv.shape.heads, kv.device
+        owners = torch.tensor(owner, device=device)
+        in_qkv = (owners * (heads + 2 * kv.shape.kv_heads))[:, None]
+        places = torch.tensor(place, device=device)
+        places[places < 0] = longest - 1
+        filled = torch.tensor([s.context % size for s in decode], device=device)
+        unfilled = torch.arange(size, device=device) > filled[:, None]
+        tail = torch.zeros(rows, heads, size, dtype=kv.dtype, device=device)
         return _Decode(
             rows,
             dense,
             chosen,
-            torch.tensor(owner, device=kv.device),
-            torch.tensor(padded, device=kv.device),
-            torch.tensor(place, device=kv.device),
-            torch.tensor([table[-1] for table in tables], device=kv.device),
-            tail,
+            owner=owners,
+            asked=(in_qkv + torch.arange(heads, device=device)).view(-1),
+            table=torch.tensor(padded, device=device),
+            place=places,
+            last=torch.tensor([table[-1] for table in tables], device=device),
+            tail=tail.masked_fill_(unfilled[:, None], float("-inf")),
+            totals=torch.full((heads, dense + 1), float("-inf"), device=device),
         )
 
     def __call__(self, layer: int, qkv: torch.Tensor, out: torch.Tensor) -> None:
         """Store the rows' keys and values, and attend (see smollm2.Attention)."""
-        keys, values = self._kv.keys[layer], self._kv.values[layer]
-        size, first_value = keys.shape[-1], self._heads + self._kv_heads
-        rows = qkv[: self._rows]
-        new_keys = rows[:, self._heads : first_value].reshape(-1, size)
-        keys.view(-1, size).index_copy_(0, self._slots, new_keys)
-        values.view(-1, size).index_copy_(0, self._slots, rows[:, first_value:].reshape(-1, size))
+        pool = self._kv.pool[layer]
+        size = pool.shape[-1]
+        new = qkv[: self._rows, self._heads :].reshape(-1, size)
+        pool.view(-1, size).index_copy_(0, self._slots, new)
         if self._decode is not None:
-            self._attend_decode(self._decode, qkv, keys, values, out=out)
+            self._attend_decode(self._decode, qkv, pool, out)
         for chunk in self._chunks:
-            self._attend_chunk(chunk, qkv, keys, values, out=out)
+            self._attend_chunk(chunk, qkv, pool, out)
 
     def _attend_decode(
-        self,
-        plan: _Decode,
-        qkv: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        *,
-        out: torch.Tensor,
+        self, plan: _Decode, qkv: torch.Tensor, pool: torch.Tensor, out: torch.Tensor
     ) -> None:
-        heads, group, size = self._heads, self._kv.shape.group, keys.shape[-1]
+        heads, group, size = self._heads, self._kv.shape.group, pool.shape[-1]
         count, slots = plan.blocks, self._kv.block_tokens
-        if plan.chosen is not None:
-            keys, values = keys.index_select(0, plan.chosen), values.index_select(0, plan.chosen)
-        keys = keys[:count].view(-1, slots, size)
-        values = values[:count].view(-1, slots, size)
-        # One row more than there are: blocks that no decoding sequence owns read and fill that.
-        queries = qkv[: plan.rows + 1, :heads].reshape(-1, heads * size)
-        if queries.shape[0] == plan.rows:
-            queries = functional.pad(queries, (0, 0, 0, 1))
-        asked = queries.index_select(0, plan.owner).view(-1, group, size)
+        both = pool[:, :count] if plan.chosen is None else pool.index_select(1, plan.chosen)
+        keys, values = both[0].view(-1, slots, size), both[1].view(-1, slots, size)
+        asked = qkv.view(-1, size).index_select(0, plan.asked).view(-1, group, size)
         scores = torch.bmm(asked, keys.transpose(1, 2)).view(count, heads, slots)
         scores.index_add_(0, plan.last, plan.tail)
         shares = torch.log_softmax(scores, -1, dtype=torch.float32)
-        totals = shares.new_full((count + 1, heads), float("-inf"))
-        torch.sub(scores[..., 0], shares[..., 0], out=totals[:count])
-        by_row = totals.index_select(0, plan.table).view(plan.rows, -1, heads)
-        weights = torch.softmax(by_row, 1).view(-1, heads).index_select(0, plan.place)
-        shares.exp_().mul_(weights[..., None])
+        torch.sub(scores[..., 0].t(), shares[..., 0].t(), out=plan.totals[:, :count])
+        by_row = plan.totals.index_select(1, plan.table).view(heads, plan.rows, -1)
+        weights = torch.softmax(by_row, 2).view(heads, -1).index_select(1, plan.place)
+        shares.exp_().mul_(weights.t()[..., None])
         parts = torch.bmm(shares.view(-1, group, slots).to(values.dtype), values)
-        summed = out.new_zeros(plan.rows + 1, heads * size)
-        summed.index_add_(0, plan.owner, parts.view(count, heads * size))
-        out[: plan.rows] = summed[: plan.rows]
+        out[: plan.rows].zero_().index_add_(0, plan.owner, parts.view(count, heads * size))
 
     def _attend_chunk(
         self,
         chunk: _Chunk,
         qkv: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        *,
+        pool: torch.Tensor,
         out: torch.Tensor,
     ) -> None:
-        kv_heads, group, size = self._kv_heads, self._kv.shape.group, keys.shape[-1]
+        kv_heads, group, size = self._kv_heads, self._kv.shape.group, pool.shape[-1]
         rows = slice(chunk.first, chunk.first + chunk.tokens)
         # [KV heads, group x tokens, size]: the queries of a group share their keys.
         asked = qkv[rows, : self._heads].view(chunk.tokens, kv_heads, group, size)
         asked = asked.permute(1, 2, 0, 3).reshape(1, kv_heads, group * chunk.tokens, size)
+        # [2, KV heads, stored, size]: the chunk's own blocks in order.
+        stored = pool.index_select(1, chunk.table).transpose(1, 2)
+        keys, values = stored.reshape(2, 1, kv_heads, -1, size)[:, :, :, : chunk.stored]
         attended = functional.scaled_dot_product_attention(
-            asked,
-            self._stored(keys, chunk),
-            self._stored(values, chunk),
-            attn_mask=chunk.mask,
-            scale=1.0,
+            asked, keys, values, attn_mask=chunk.mask, scale=1.0
         )
         attended = attended.view(kv_heads, group, chunk.tokens, size).permute(2, 0, 1, 3)
         out[rows] = attended.reshape(chunk.tokens, -1)
-
-    def _stored(self, tensor: torch.Tensor, chunk: _Chunk) -> torch.Tensor:
-        """A chunk's own keys or values: [1, KV heads, stored, head size]."""
-        blocks = tensor.index_select(0, chunk.table).transpose(0, 1)
-        return blocks.reshape(1, self._kv_heads, -1, tensor.shape[-1])[:, :, : chunk.stored]
