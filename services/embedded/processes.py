@@ -1,0 +1,248 @@
+"""Child processes under a watcher, and a supervisor that restarts them. Knows nothing of Headway.
+
+No child outlives its holder, even after kill -9 (see watcher.py). A child that ended is started
+again after a pause that grows, and the reason it gave last is kept for the operator.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+WATCHER = Path(__file__).with_name("watcher.py")
+RESTART_S_MIN = 0.2
+RESTART_S_MAX = 5.0
+STEADY_S = 30.0
+POLL_S = 0.2
+LOG_TAIL_BYTES = 8192
+LOG_BYTES_MAX = 64 * 1024 * 1024
+
+
+class ChildError(RuntimeError):
+    """A child process could not be started; the sentence says why."""
+
+
+class Child:
+    """One child process under its watcher.
+
+    Args:
+        argv: what to run.
+        log: the file that its output is appended to; it is begun anew above 64 MiB.
+        environ: variables beside those of this process.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], log: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._argv = list(argv)
+        self._environ = {**os.environ, **(environ or {})}
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self.log = log
+        self.pid = 0
+
+    def start(self) -> None:
+        """Start the process.
+
+        Raises:
+            ChildError: the log cannot be written, or the watcher did not come up.
+        """
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            mode = "ab"
+            if self.log.exists() and self.log.stat().st_size > LOG_BYTES_MAX:
+                mode = "wb"
+            with self.log.open(mode) as log:
+                self._watcher = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(WATCHER), *self._argv],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=self._environ,
+                    # A Ctrl-C at the terminal reaches Headway alone, which stops its children.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ChildError(
+                f"{self._argv[0]} cannot be started with its log in {self.log}: {error.strerror};"
+                " is the directory writable, and the disk not full?"
+            ) from error
+        assert self._watcher.stdout is not None  # noqa: S101 - it was asked for as a pipe
+        line = self._watcher.stdout.readline()
+        if not line:
+            self._watcher.wait()
+            raise ChildError(f"{self._argv[0]} was not started: {self.last_line()}")
+        self.pid = int(line)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._watcher is not None and self._watcher.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the process's exit code (128 + n after signal n), or None while it runs."""
+        return None if self._watcher is None else self._watcher.poll()
+
+    def terminate(self) -> None:
+        """Ask the process to end; its watcher makes it, after a while."""
+        if self.alive and self._watcher is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._watcher.terminate()
+
+    def kill(self) -> None:
+        """End the process at once, as kill -9 does."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for the end, at most `seconds`; return the exit code, or None if it still runs."""
+        if self._watcher is None:
+            return None
+        try:
+            return self._watcher.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        """Let go of the process: it is stopped if it still runs."""
+        if self._watcher is not None:
+            for pipe in (self._watcher.stdin, self._watcher.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def last_lines(self, count: int) -> list[str]:
+        """Return the last lines of its log that are not empty."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
+                text = log.read().decode(errors="replace")
+        except OSError:
+            return []
+        return [line for line in text.splitlines() if line.strip()][-count:]
+
+    def last_line(self) -> str:
+        """Return the last line of its log, or a sentence that it wrote nothing."""
+        lines = self.last_lines(1)
+        return lines[0] if lines else "it wrote nothing to its log"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How one supervised process is."""
+
+    name: str
+    pid: int
+    alive: bool
+    restarts: int
+    uptime_s: float
+    last_exit: str | None
+
+
+@dataclass(slots=True)
+class _Kept:
+    child: Child
+    started_s: float = 0.0
+    restarts: int = 0
+    pause_s: float = RESTART_S_MIN
+    start_at_s: float | None = None
+    last_exit: str | None = None
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Keeps named processes running.
+
+    Args:
+        tell: is called with a sentence for each end and each restart.
+    """
+
+    tell: Callable[[str], None]
+    _kept: dict[str, _Kept] = field(default_factory=dict[str, _Kept])
+
+    def start(
+        self,
+        name: str,
+        argv: Sequence[str],
+        log: Path,
+        environ: Mapping[str, str] | None = None,
+    ) -> Child:
+        """Start a process and keep it running.
+
+        Raises:
+            ChildError: it could not be started at all.
+        """
+        return self.keep(name, Child(argv, log, environ))
+
+    def keep(self, name: str, child: Child) -> Child:
+        """Start `child`, if it does not run yet, and keep it running."""
+        if not child.alive:
+            child.start()
+        self._kept[name] = _Kept(child, started_s=time.monotonic())
+        return child
+
+    def status(self) -> list[Status]:
+        """Return how each process is, in the order in which they were started."""
+        now_s = time.monotonic()
+        return [
+            Status(
+                name=name,
+                pid=kept.child.pid,
+                alive=kept.child.alive,
+                restarts=kept.restarts,
+                uptime_s=now_s - kept.started_s if kept.child.alive else 0.0,
+                last_exit=kept.last_exit,
+            )
+            for name, kept in self._kept.items()
+        ]
+
+    async def run(self) -> None:
+        """Look after the processes until cancelled."""
+        while True:
+            for name, kept in list(self._kept.items()):
+                self._look_after(name, kept)
+            await asyncio.sleep(POLL_S)
+
+    def _look_after(self, name: str, kept: _Kept) -> None:
+        now_s = time.monotonic()
+        if kept.start_at_s is not None:
+            if now_s >= kept.start_at_s:
+                self._restart(kept)
+            return
+        if kept.child.alive:
+            return
+        if now_s - kept.started_s > STEADY_S:
+            kept.pause_s = RESTART_S_MIN
+        code = kept.child.exit_code
+        kept.last_exit = f"exit code {code}: {kept.child.last_line()}"
+        kept.start_at_s = now_s + kept.pause_s
+        self.tell(f"{name} ended with {kept.last_exit}; it starts again in {kept.pause_s:g} s")
+        kept.pause_s = min(kept.pause_s * 2, RESTART_S_MAX)
+
+    def _restart(self, kept: _Kept) -> None:
+        kept.child.close()
+        kept.restarts += 1
+        kept.started_s = time.monotonic()
+        kept.start_at_s = None
+        try:
+            kept.child.start()
+        except ChildError as error:
+            kept.start_at_s = kept.started_s + kept.pause_s
+            kept.pause_s = min(kept.pause_s * 2, RESTART_S_MAX)
+            self.tell(str(error))
+
+    async def stop_all(self, seconds: float = 10.0) -> None:
+        """Stop every process, the last started first; each has `seconds` before it is killed."""
+        for kept in reversed(self._kept.values()):
+            kept.child.terminate()
+            if await asyncio.to_thread(kept.child.wait, seconds) is None:
+                kept.child.kill()
+                await asyncio.to_thread(kept.child.wait, seconds)
+            kept.child.close()
+        self._kept.clear()
