@@ -1,4 +1,4 @@
-"""Fixtures that give tests the real parts: a Kafka broker here, others in the folders that need them.
+"""Fixtures that give tests the real parts: a Kafka broker here, others where they are needed.
 
 The broker is the one that HEADWAY_TEST_KAFKA names, else one in Docker where an engine answers,
 else the embedded one. Tests share it, so each uses names of its own.

@@ -213,8 +213,8 @@ class Broker:
             raise BrokerError(
                 f"port {self.port} on 127.0.0.1 is taken by another program; choose another port"
             )
-        self._port = self.port or _free_port(last.get("port"))
-        controller = _free_port(last.get("controller"))
+        self._port = self.port or free_port(last.get("port"))
+        controller = free_port(last.get("controller"))
         remembered.write_text(json.dumps({"port": self._port, "controller": controller}))
         return controller
 
@@ -261,7 +261,8 @@ def is_free(port: int) -> bool:
     return True
 
 
-def _free_port(wanted: int | None) -> int:
+def free_port(wanted: int | None) -> int:
+    """Return `wanted` if nothing listens there, else a port that is free now."""
     if wanted and is_free(wanted):
         return wanted
     with socket.socket() as probe:

@@ -1,0 +1,113 @@
+"""`headway up`: everything embedded, on this machine, until it is stopped."""
+
+import asyncio
+import json
+import signal
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from schemas.profile import SMOLLM2_135M
+from services import settings as where
+from services.bus import BusError
+from services.cli._stack import Stack, StackError, WorkerPlan
+from services.embedded.broker import BrokerError
+from services.embedded.jars import JarsError
+from services.embedded.java import JavaError
+from services.embedded.processes import ChildError
+from services.embedded.state import StateError
+
+START_ERRORS = (
+    BusError,
+    StackError,
+    BrokerError,
+    JarsError,
+    JavaError,
+    ChildError,
+    StateError,
+    where.SettingsError,
+)
+
+
+@click.command(
+    epilog="Example: headway up --state ./headway-state, then in another terminal: "
+    "headway submit --state ./headway-state 'What is a queue?'",
+)
+@click.option("--state", help="Directory for the data; by default one of this user.")
+@click.option(
+    "--workers", default=1, show_default=True, help="How many replicas of SmolLM2 to run."
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["torch", "simulated"]),
+    default="torch",
+    show_default=True,
+    help="What runs the model.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the endpoints as JSON once it serves.")
+def command(*, state: str | None, workers: int, engine: str, as_json: bool) -> None:
+    """Start everything embedded and stay until Ctrl-C.
+
+    Starts a Kafka broker, the recorder, a cell, the stream processors and workers for
+    SmolLM2-135M. HEADWAY_KAFKA and HEADWAY_CLICKHOUSE name real servers to use instead. A part that
+    ends is started again, and the reason is told.
+    """
+    console = Console(stderr=True)
+    try:
+        settings = where.load(state)
+        plans = [WorkerPlan(slot, ("--engine", engine)) for slot in range(workers)]
+        stack = Stack(
+            settings,
+            profiles=[SMOLLM2_135M],
+            workers={SMOLLM2_135M.model: plans},
+            tell=lambda sentence: console.print(f"  {sentence}", highlight=False),
+        )
+        asyncio.run(_stay(stack, console, as_json=as_json))
+    except START_ERRORS as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _stay(stack: Stack, console: Console, *, as_json: bool) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    starting = asyncio.create_task(stack.start())
+    try:
+        waiting = asyncio.create_task(stopping.wait())
+        await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            _show(stack, console, as_json=as_json)
+            await stopping.wait()
+        console.print("stopping", highlight=False)
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await stack.stop()
+
+
+def _show(stack: Stack, console: Console, *, as_json: bool) -> None:
+    if as_json:
+        told = {
+            "kafka": stack.kafka,
+            "clickhouse": stack.clickhouse,
+            "state": str(stack.settings.state_dir),
+            "processes": [asdict(status) for status in stack.supervisor.status()],
+        }
+        click.echo(json.dumps(told))
+        return
+    table = Table("part", "process", "log", title="Headway serves")
+    for status in stack.supervisor.status():
+        log = (
+            stack.settings.state_dir / "kafka" / "broker.log"
+            if status.name == "broker"
+            else stack.logs / f"{status.name}.log"
+        )
+        table.add_row(status.name, str(status.pid), str(log))
+    console.print(table)
+    console.print(f"Kafka       {stack.kafka}", highlight=False)
+    console.print(f"ClickHouse  {stack.clickhouse}", highlight=False)
+    console.print("Ctrl-C stops everything.", highlight=False)
