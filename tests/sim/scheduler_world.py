@@ -19,7 +19,7 @@ from schemas import facts as f
 from schemas.codec import encode_entry
 from schemas.facts import Fact
 from schemas.ledger import GENESIS_CHAIN, Entry
-from schemas.policy import Policy
+from schemas.policy import Policy, Tier
 from schemas.profile import Profile
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from services.scheduler.state import State
@@ -226,6 +226,8 @@ class World:
     policy: Policy = field(default_factory=Policy)
     profile: Profile = field(default_factory=lambda: PROFILE)
     kill: Callable[[], str | None] = lambda: None
+    cell: int = 0
+    cells: int = 1
     now_us: int = 1_000 * SECOND
     inputs: list[Fact] = field(default_factory=list[Fact])
     ledger: list[Entry] = field(default_factory=list[Entry])
@@ -283,9 +285,11 @@ class World:
         self,
         request_id: str,
         *,
+        model: str = "m",
         prompt: int = 16,
-        output: int = 16,
+        output: int | None = 16,
         deadline_ms: int | None = None,
+        tier: Tier | None = None,
         tenant: str | None = None,
         metadata: f.Pairs = (),
     ) -> None:
@@ -293,8 +297,9 @@ class World:
             f.RequestArrived(
                 at_us=0,
                 id=request_id,
-                model="m",
+                model=model,
                 tenant=tenant,
+                tier=tier,
                 arrived_us=self.now_us,
                 offset=len(self.inputs),
                 prompt_tokens=prompt,
@@ -336,15 +341,18 @@ class World:
             recover(self.state, entry.fact, entry.decisions)
         self._publish(self.ledger)
         epoch = self.state.epoch + 1
-        self._record(
-            f.OwnerTookOver(at_us=0, cell=0, cells=1, epoch=epoch, owner=f"owner-{epoch}"), None
+        owner = f.OwnerTookOver(
+            at_us=0, cell=self.cell, cells=self.cells, epoch=epoch, owner=f"owner-{epoch}"
         )
+        self._record(owner, None)
         self._publish(self.ledger[-1:])
         self._wake(BUS_US)
 
     def open_requests(self) -> set[str]:
+        """Return the ids of requests that belong to this cell and have no outcome yet."""
         sent = {fact.id for fact in self.inputs if isinstance(fact, f.RequestArrived)}
-        return sent - set(self.outcomes)
+        routed = {x.id for x in self.published.values() if isinstance(x, d.RequestRouted)}
+        return sent - routed - set(self.outcomes)
 
     def lines(self) -> list[bytes]:
         """Return the ledger as the lines in which it would be recorded."""
@@ -420,7 +428,7 @@ class World:
         decisions = step(governing(state, fact), state, fact)
         self.ledger.append(
             Entry(
-                cell=0,
+                cell=self.cell,
                 seq=len(self.ledger),
                 epoch=state.epoch,
                 source=source,
