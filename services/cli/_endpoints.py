@@ -1,0 +1,124 @@
+"""Where the commands find Kafka and ClickHouse: the environment, else a running `headway up`.
+
+Decides nothing else. A command says with `--state` which deployment it means.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from services.embedded.state import running_endpoints
+from services.settings import Settings, SettingsError, load
+
+STORE_CONNECT_S = 5
+STORE_QUERY_S = 300
+
+state_option = click.option(
+    "--state",
+    "state_dir",
+    metavar="DIR",
+    help="State directory of the running deployment (HEADWAY_STATE).",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the deployment serves; None is what is not there."""
+
+    settings: Settings
+    kafka: str | None
+    clickhouse: str | None
+
+
+def find(state_dir: str | None) -> Places:
+    """Return where things are, by the environment first.
+
+    Raises:
+        click.ClickException: a setting is wrong.
+    """
+    try:
+        settings = load(state_dir)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
+    running = running_endpoints(settings.state_dir)
+    return Places(
+        settings,
+        settings.kafka or (running.kafka if running else None),
+        settings.clickhouse or (running.clickhouse if running else None),
+    )
+
+
+def kafka(state_dir: str | None) -> str:
+    """Return the bootstrap servers.
+
+    Raises:
+        click.ClickException: there are none.
+    """
+    places = find(state_dir)
+    if places.kafka is None:
+        raise click.ClickException(
+            f"no Headway runs on {places.settings.state_dir}: start one with `headway up`, name its"
+            " directory with --state, or name a Kafka with HEADWAY_KAFKA=host:port"
+        )
+    return places.kafka
+
+
+def store(state_dir: str | None) -> Any:
+    """Return a clickhouse_connect client of the recorder's store.
+
+    Raises:
+        click.ClickException: there is none, or it does not answer.
+    """
+    from clickhouse_connect.driver.exceptions import (  # noqa: PLC0415 - slow to load
+        ClickHouseError,
+    )
+
+    places = find(state_dir)
+    if places.clickhouse is None:
+        raise click.ClickException(
+            f"no recorder runs on {places.settings.state_dir}: start one with `headway up`, name"
+            " its directory with --state, or name a ClickHouse with HEADWAY_CLICKHOUSE=http://…"
+        )
+    try:
+        return connect(places.clickhouse)
+    except (ClickHouseError, OSError) as error:
+        raise click.ClickException(
+            f"ClickHouse does not answer at {_without_password(places.clickhouse)}:"
+            f" {first_line(error)}"
+        ) from error
+
+
+def connect(url: str) -> Any:
+    """Return a client of the ClickHouse at `url`.
+
+    Raises:
+        ClickHouseError, OSError: it does not answer.
+    """
+    import clickhouse_connect  # noqa: PLC0415 - slow to load, and few commands need it
+
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    return clickhouse_connect.get_client(
+        host=parts.hostname or "127.0.0.1",
+        port=parts.port or (8443 if secure else 8123),
+        username=unquote(parts.username or "default"),
+        password=unquote(parts.password or ""),
+        database=parts.path.strip("/") or "__default__",
+        secure=secure,
+        connect_timeout=STORE_CONNECT_S,
+        send_receive_timeout=STORE_QUERY_S,
+        query_retries=0,
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, without what the client adds."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port}" if parts.port else url

@@ -1,0 +1,111 @@
+"""Draws a request's story for the terminal: a bar a segment, the waits added up, what happened.
+
+Presentation only; `render_waterfall` is what `explain` and `demo` show.
+"""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from schemas.decisions import CAUSES
+from streams.story_parts import Segment, Story
+
+BAR_CHARS = 44
+_WAIT_STYLES = {
+    "transit": "cyan",
+    "kv": "red",
+    "slots": "magenta",
+    "no-replica": "bright_red",
+    "cold-start": "blue",
+    "backoff": "yellow",
+}
+_RUN_STYLES = {"prefill": "green", "decode": "bright_green"}
+
+
+def render_waterfall(story: Story) -> RenderableType:
+    """Return the story's waterfall: the segments as bars on one time axis, and their totals."""
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+    table.add_column("segment", no_wrap=True)
+    table.add_column("ms", justify="right", no_wrap=True)
+    table.add_column(_axis(story), no_wrap=True, min_width=BAR_CHARS)
+    table.add_column("why", overflow="fold")
+    for segment in story.segments:
+        style = _style(segment)
+        table.add_row(
+            Text(f"{segment.kind}: {segment.label}", style=style),
+            _ms(segment.us),
+            Text(_bar(story, segment), style=style),
+            Text(_why(segment), style="dim"),
+        )
+    return Group(Text(headline(story), style="bold"), table, Text(totals(story)))
+
+
+def render_events(story: Story) -> RenderableType:
+    """Return what happened, in order: when after the arrival, which entry says so, and what."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("ms", justify="right", no_wrap=True)
+    table.add_column("cell, seq, index", no_wrap=True, style="dim")
+    table.add_column("what", no_wrap=True)
+    table.add_column("with", overflow="fold")
+    for event in story.events:
+        place = f"{event.cell}, {event.seq}" + ("" if event.index is None else f", {event.index}")
+        table.add_row(
+            _ms(event.at_us - story.arrived_us), place, Text(event.what), Text(event.detail)
+        )
+    return table
+
+
+def headline(story: Story) -> str:
+    """Return the story in one line."""
+    which = f"{story.id} to {story.model or 'an unnamed model'}"
+    if story.stage != "ended":
+        return f"{which}: {story.stage}, {_ms(story.e2e_us)} ms after its arrival"
+    text = f"{which}: {story.outcome} after {_ms(story.e2e_us)} ms: {story.detail}"
+    return text if story.replica is None else f"{text} (replica {story.replica})"
+
+
+def totals(story: Story) -> str:
+    """Return the totals by cause, which add up to the wait, and the policies."""
+    waits = " + ".join(f"{cause} {_ms(us)}" for cause, us in story.waits()) or "nothing"
+    runs = " + ".join(f"{label} {_ms(us)}" for label, us in story.runs()) or "nothing"
+    policies = ", ".join(f"version {version} ({digest})" for version, digest in story.policies)
+    lines = [
+        f"waited {_ms(story.wait_us)} ms = {waits}; unexplained {story.unexplained_us} µs",
+        f"ran    {_ms(story.run_us)} ms = {runs}",
+    ]
+    if story.ttft_us is not None:
+        lines.append(f"first token {_ms(story.ttft_us)} ms after the arrival")
+    if story.passed_over:
+        lines.append(f"passed over {story.passed_over} times for requests that did fit")
+    lines.append(f"decided under policy {policies}")
+    return "\n".join(lines)
+
+
+def _bar(story: Story, segment: Segment) -> str:
+    whole = max(1, story.e2e_us)
+    first = (segment.from_us - story.arrived_us) * BAR_CHARS // whole
+    last = -(-(segment.to_us - story.arrived_us) * BAR_CHARS // whole)
+    first = min(max(first, 0), BAR_CHARS - 1)
+    return " " * first + "█" * max(1, min(last, BAR_CHARS) - first)
+
+
+def _axis(story: Story) -> str:
+    end = f"{_ms(story.e2e_us)} ms"
+    return "0" + end.rjust(BAR_CHARS - 1)
+
+
+def _style(segment: Segment) -> str:
+    if segment.kind == "wait":
+        return _WAIT_STYLES.get(segment.label, "yellow" if segment.label in CAUSES else "white")
+    return _RUN_STYLES.get(segment.label, "dim green")
+
+
+def _why(segment: Segment) -> str:
+    if segment.decision is None:
+        return segment.why
+    cell, seq, index = segment.decision
+    return f"{segment.why} [{cell}, {seq}, {index}]"
+
+
+def _ms(us: int) -> str:
+    return f"{us / 1000:.1f}"

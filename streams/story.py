@@ -1,0 +1,335 @@
+"""What happened to one request, told from the ledger's entries. Pure.
+
+Every part of a request's time has a name here: the waits by the cause that was on record at that
+moment, the runs by what the worker reported. The waits are put together from the queue's blocking
+causes alone, so that their sum can be held against the wait that the core recorded: what is left
+over is `unexplained_us`, and it is 0 in a sound ledger.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from schemas import decisions as d
+from schemas import facts as f
+from schemas.decisions import CAUSES
+from schemas.ids import replica_name
+from schemas.ledger import Entry
+from streams.story_parts import TO_AND_FROM_WORKER, DecisionId, Event, Segment, Stage, Story
+
+__all__ = ["Event", "Segment", "Stage", "Story", "tell"]
+
+
+def tell(request_id: str, entries: Iterable[Entry]) -> Story | None:
+    """Return the story of a request, or None when no entry speaks of it.
+
+    Args:
+        request_id: whose story.
+        entries: in the order of each cell's ledger; those that name the request, and the ones that
+            say what held its model's queue back, from the last before its arrival on.
+    """
+    teller = _Teller(request_id)
+    for entry in entries:
+        teller.read(entry)
+    return teller.finish()
+
+
+class _Teller:
+    """Reads entries; keeps what is open: the present stage, and since when."""
+
+    def __init__(self, request_id: str) -> None:
+        self._id = request_id
+        self._story = Story(request_id)
+        self._now_us: dict[int, int] = {}
+        self._blocked: dict[str, tuple[d.QueueBlocked, DecisionId]] = {}
+        self._since_us = 0
+        self._at: DecisionId = (0, 0, 0)
+        self._arrival = ("", 0)
+        self._progress_told = False
+
+    def finish(self) -> Story | None:
+        story = self._story
+        if not story.events:
+            return None
+        if story.stage != "ended":
+            story.until_us = max(self._now_us.get(story.cell, 0), self._since_us)
+            if story.stage in ("waiting", "backoff"):
+                self._close_wait(story.until_us)
+            elif story.stage == "running":
+                self._segment("run", "running", story.until_us)
+        story.events.sort(key=lambda event: event.at_us)
+        return story
+
+    def read(self, entry: Entry) -> None:
+        cell = entry.cell
+        now_us = max(self._now_us.get(cell, 0), entry.fact.at_us)
+        self._now_us[cell] = now_us
+        events_before = len(self._story.events)
+        self._at = (cell, entry.seq, -1)
+        tell_fact = _FACTS.get(type(entry.fact))
+        if tell_fact is not None:
+            tell_fact(self, entry.fact, now_us)
+        for index, decision in enumerate(entry.decisions):
+            self._at = (cell, entry.seq, index)
+            if isinstance(decision, d.QueueBlocked):
+                self._queue_blocked(decision, now_us)
+                continue
+            if isinstance(decision, d.RequestDispatched):
+                self._count_passed_over(decision)
+            if getattr(decision, "id", None) == self._id:
+                _DECISIONS[type(decision)](self, decision, now_us)
+        policy = (entry.policy_version, entry.policy_digest)
+        if len(self._story.events) > events_before and policy not in self._story.policies:
+            self._story.policies.append(policy)
+
+    # Facts
+
+    def arrived(self, fact: f.RequestArrived | f.RequestRefused, now_us: int) -> None:
+        if fact.id != self._id:
+            return
+        via = "" if fact.routed_by is None else f", sent on by cell {fact.routed_by[0]}"
+        if isinstance(fact, f.RequestArrived):
+            detail = f"{fact.prompt_tokens} prompt tokens, {fact.body_bytes} bytes{via}"
+        else:
+            detail = f"{fact.detail}{via}"
+        self._event(fact.arrived_us, "arrived", detail)
+        self._arrival = (fact.model, fact.arrived_us)
+        if self._story.stage in ("unknown", "routed"):
+            self._begin(now_us)
+
+    def cancel_asked(self, fact: f.CancelAsked, now_us: int) -> None:
+        if fact.id == self._id:
+            self._event(now_us, "cancel asked", "")
+
+    def started(self, fact: f.WorkStarted, now_us: int) -> None:
+        for item in fact.items:
+            if item.id == self._id:
+                name = replica_name(fact.model, fact.slot)
+                self._event(now_us, "started", f"attempt {item.attempt} joined {name}'s batch")
+
+    def progressed(self, fact: f.WorkProgressed, now_us: int) -> None:
+        for item in fact.items:
+            if item.id == self._id and not self._progress_told:
+                self._progress_told = True
+                self._event(now_us, "progressed", f"{item.output_tokens} tokens so far")
+
+    def failed(self, fact: f.WorkFailed, now_us: int) -> None:
+        for item in fact.items:
+            if item.id == self._id:
+                self._event(now_us, "worker could not run it", item.reason)
+
+    # Decisions
+
+    def queued(self, decision: d.RequestQueued, now_us: int) -> None:
+        self._begin_again(now_us)
+        story = self._story
+        story.cell = self._at[0]
+        story.model, story.tenant, story.tier = decision.model, decision.tenant, decision.tier
+        story.prompt_tokens = decision.prompt_tokens
+        story.max_output_tokens = decision.max_output_tokens
+        story.stage = "waiting"
+        self._since_us = now_us
+        detail = f"{decision.ahead} ahead; tier {decision.tier}, tenant {decision.tenant}"
+        if decision.deadline_us is not None:
+            detail += f"; must start within {(decision.deadline_us - now_us) / 1000:g} ms"
+        self._event(now_us, "queued", detail)
+
+    def routed(self, decision: d.RequestRouted, now_us: int) -> None:
+        to = "every other cell" if decision.to_cell < 0 else f"cell {decision.to_cell}"
+        self._event(now_us, "routed", f"belongs to another cell: sent on to {to}")
+        if self._story.stage == "unknown":
+            self._story.stage = "routed"
+
+    def duplicate(self, decision: d.DuplicateIgnored, now_us: int) -> None:
+        body = "the same body" if decision.same_body else "another body"
+        self._event(now_us, "sent again", f"ignored ({body}): it was {decision.stage}")
+
+    def cancel_ignored(self, decision: d.CancelIgnored, now_us: int) -> None:
+        self._event(now_us, "cancel ignored", decision.why)
+
+    def dispatched(self, decision: d.RequestDispatched, now_us: int) -> None:
+        story = self._story
+        self._close_wait(now_us)
+        story.stage = "running"
+        story.attempts = decision.attempt
+        story.replica = replica_name(decision.model, decision.slot)
+        self._check(decision.wait_us)
+        self._progress_told = False
+        detail = (
+            f"attempt {decision.attempt} to {story.replica}: {decision.blocks} KV blocks of"
+            f" {decision.blocks_free} free, {decision.running} running there"
+        )
+        if decision.passed_over:
+            passed = ", ".join(
+                f"{one.id} (needs {one.blocks_needed} blocks, {one.blocks_free_max} free)"
+                for one in decision.passed_over
+            )
+            detail += f"; passed over: {passed}"
+        self._event(now_us, "dispatched", detail)
+
+    def lost(self, decision: d.AttemptLost, now_us: int) -> None:
+        self._segment("run", f"lost attempt {decision.attempt}", now_us, decision.why)
+        self._story.stage = "backoff"
+        detail = f"{decision.why}; tried again in {decision.backoff_ms} ms"
+        self._event(now_us, "attempt lost", detail)
+
+    def returned(self, _decision: d.RequestReturned, now_us: int) -> None:
+        self._close_wait(now_us)
+        self._story.stage = "waiting"
+        self._event(now_us, "waits again", "its back-off is over")
+
+    def leave_asked(self, decision: d.LeaveAsked, now_us: int) -> None:
+        self._event(now_us, "asked to leave", f"after the current iteration: {decision.cause}")
+
+    def ended(self, decision: d.RequestEnded, now_us: int) -> None:
+        self._begin_again(now_us)
+        story = self._story
+        story.cell = self._at[0]
+        story.model, story.tenant, story.tier = decision.model, decision.tenant, decision.tier
+        if story.stage == "running":
+            self._close_run(decision, now_us)
+        elif story.stage in ("waiting", "backoff"):
+            self._close_wait(now_us)
+        story.stage = "ended"
+        story.until_us = now_us
+        story.prompt_tokens = decision.prompt_tokens
+        story.max_output_tokens = decision.max_output_tokens
+        story.attempts = decision.attempts
+        story.outcome, story.reason, story.detail = (
+            decision.outcome,
+            decision.reason,
+            decision.detail,
+        )
+        story.usage, story.ttft_us = decision.usage, decision.ttft_us
+        self._check(decision.wait_us)
+        self._event(now_us, decision.outcome, decision.detail)
+
+    # Segments
+
+    def _begin(self, now_us: int) -> None:
+        story = self._story
+        story.segments.clear()
+        story.model, story.arrived_us = self._arrival
+        self._since_us = story.arrived_us
+        self._wait_segment("transit", now_us, "from the broker to the cell")
+
+    def _begin_again(self, now_us: int) -> None:
+        """Forget an earlier life: an id may be used again once it is no longer remembered."""
+        if self._story.stage == "ended":
+            arrived = self._story.events[-1:]
+            self._story = Story(self._id, events=arrived)
+            self._begin(now_us)
+
+    def _queue_blocked(self, decision: d.QueueBlocked, now_us: int) -> None:
+        if decision.model == self._story.model and self._story.stage == "waiting":
+            self._close_wait(now_us)
+            self._event(now_us, f"held back: {decision.cause}", _numbers(decision))
+        self._blocked[decision.model] = (decision, self._at)
+
+    def _close_wait(self, now_us: int) -> None:
+        if self._story.stage == "backoff":
+            self._wait_segment("backoff", now_us, "the pause before the next attempt")
+            return
+        blocked = self._blocked.get(self._story.model)
+        if blocked is None:
+            self._wait_segment("not on record", now_us, "")
+        else:
+            decision, decision_id = blocked
+            self._wait_segment(decision.cause, now_us, _numbers(decision), decision_id)
+
+    def _close_run(self, decision: d.RequestEnded, now_us: int) -> None:
+        """Part the last run by the worker's own durations; the bus has what is left over."""
+        usage = decision.usage
+        if usage is None:
+            self._segment("run", "running", now_us)
+            return
+        if usage.first_token_us is not None:
+            at_us = min(self._since_us + usage.first_token_us, now_us)
+            ms = (decision.ttft_us or 0) / 1000
+            self._event(at_us, "first token", f"{ms:.1f} ms after the arrival")
+        tokens = f"{usage.output_tokens} tokens"
+        for label, us, why in (
+            ("queued at the worker", usage.queued_us, "until it joined the batch"),
+            ("prefill", usage.prefill_us, f"{usage.prompt_tokens} tokens"),
+            ("decode", usage.decode_us, tokens),
+        ):
+            self._segment("run", label, min(self._since_us + us, now_us), why)
+        self._segment("run", TO_AND_FROM_WORKER, now_us, "over the bus, both ways")
+
+    def _wait_segment(
+        self, cause: str, to_us: int, why: str, decision: DecisionId | None = None
+    ) -> None:
+        self._segment("wait", cause, to_us, why, decision)
+
+    def _segment(
+        self,
+        kind: Literal["wait", "run"],
+        label: str,
+        to_us: int,
+        why: str = "",
+        decision: DecisionId | None = None,
+    ) -> None:
+        if to_us > self._since_us:
+            attempt = self._story.attempts
+            self._story.segments.append(
+                Segment(kind, label, self._since_us, to_us, attempt, why, decision)
+            )
+        self._since_us = to_us
+
+    def _check(self, recorded_wait_us: int) -> None:
+        known = sum(
+            segment.us
+            for segment in self._story.segments
+            if segment.kind == "wait" and segment.label in CAUSES
+        )
+        self._story.recorded_wait_us = recorded_wait_us
+        self._story.unexplained_us = recorded_wait_us - known
+
+    def _count_passed_over(self, decision: d.RequestDispatched) -> None:
+        if any(one.id == self._id for one in decision.passed_over):
+            self._story.passed_over += 1
+
+    def _event(self, at_us: int, what: str, detail: str) -> None:
+        cell, seq, index = self._at
+        self._story.events.append(
+            Event(at_us, cell, seq, None if index < 0 else index, what, detail)
+        )
+
+
+def _numbers(decision: d.QueueBlocked) -> str:
+    """Return the numbers that were compared when the queue was held back."""
+    waiting = f"{decision.waiting} waiting"
+    match decision.cause:
+        case "kv":
+            return (
+                f"{waiting}; {decision.head} needs {decision.blocks_needed} KV blocks, at most"
+                f" {decision.blocks_free_max} are free on a replica"
+            )
+        case "slots":
+            return f"{waiting}; {decision.replicas_ready} replicas ready, all of them full"
+        case "no-replica":
+            return f"{waiting}; no replica is ready"
+        case "cold-start":
+            return f"{waiting}; no replica is ready, one is loading"
+        case _:
+            return waiting
+
+
+_FACTS: dict[type, Callable[[_Teller, Any, int], None]] = {
+    f.RequestArrived: _Teller.arrived,
+    f.RequestRefused: _Teller.arrived,
+    f.CancelAsked: _Teller.cancel_asked,
+    f.WorkStarted: _Teller.started,
+    f.WorkProgressed: _Teller.progressed,
+    f.WorkFailed: _Teller.failed,
+}
+_DECISIONS: dict[type, Callable[[_Teller, Any, int], None]] = {
+    d.RequestQueued: _Teller.queued,
+    d.RequestRouted: _Teller.routed,
+    d.DuplicateIgnored: _Teller.duplicate,
+    d.CancelIgnored: _Teller.cancel_ignored,
+    d.RequestDispatched: _Teller.dispatched,
+    d.AttemptLost: _Teller.lost,
+    d.RequestReturned: _Teller.returned,
+    d.LeaveAsked: _Teller.leave_asked,
+    d.RequestEnded: _Teller.ended,
+}

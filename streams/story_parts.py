@@ -1,0 +1,121 @@
+"""What a story is made of: moments, parts of time, and what they add up to. Pure data."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from schemas.decisions import CAUSES, Outcome, Reason
+from schemas.facts import Usage
+from schemas.policy import Tier
+
+Stage = Literal["unknown", "routed", "waiting", "running", "backoff", "ended"]
+# (cell, seq, index) of a decision.
+DecisionId = tuple[int, int, int]
+
+TO_AND_FROM_WORKER = "to and from the worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a request's time, from `from_us` to before `to_us`.
+
+    Attributes:
+        kind: a wait has a cause of CAUSES as its label, a run what the worker did.
+        attempt: the last one begun; 0 before the first.
+        why: the numbers that were compared, or what happened.
+        decision: which one says so, if one does.
+    """
+
+    kind: Literal["wait", "run"]
+    label: str
+    from_us: int
+    to_us: int
+    attempt: int
+    why: str = ""
+    decision: DecisionId | None = None
+
+    @property
+    def us(self) -> int:
+        """How long it took."""
+        return self.to_us - self.from_us
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A moment of the story. `index` is of the decision in its entry; None for a fact."""
+
+    at_us: int
+    cell: int
+    seq: int
+    index: int | None
+    what: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Story:
+    """All about one request, in order.
+
+    Attributes:
+        until_us: up to when it is told: its end, or the last entry that was read.
+        wait_us, run_us: as the segments add up.
+        recorded_wait_us: as the core recorded it last, at a dispatch or at the end.
+        unexplained_us: recorded_wait_us less the waits of the segments up to that record.
+        passed_over: how often a younger request was placed before it because it did not fit.
+        policies: (version, digest) under which its decisions were made.
+    """
+
+    id: str
+    cell: int = -1
+    model: str = ""
+    tenant: str = ""
+    tier: Tier | None = None
+    stage: Stage = "unknown"
+    arrived_us: int = 0
+    until_us: int = 0
+    prompt_tokens: int = 0
+    max_output_tokens: int = 0
+    attempts: int = 0
+    replica: str | None = None
+    outcome: Outcome | None = None
+    reason: Reason | None = None
+    detail: str = ""
+    usage: Usage | None = None
+    ttft_us: int | None = None
+    recorded_wait_us: int = 0
+    unexplained_us: int = 0
+    passed_over: int = 0
+    events: list[Event] = field(default_factory=list[Event])
+    segments: list[Segment] = field(default_factory=list[Segment])
+    policies: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+
+    @property
+    def wait_us(self) -> int:
+        """All time in which no replica had it."""
+        return sum(segment.us for segment in self.segments if segment.kind == "wait")
+
+    @property
+    def run_us(self) -> int:
+        """All time in which a replica had it."""
+        return sum(segment.us for segment in self.segments if segment.kind == "run")
+
+    @property
+    def e2e_us(self) -> int:
+        """From its arrival at the broker to its end, or to where the story breaks off."""
+        return max(0, self.until_us - self.arrived_us)
+
+    def waits(self) -> list[tuple[str, int]]:
+        """Return the waits by cause, in the order of CAUSES, without the causes at zero."""
+        totals: dict[str, int] = {}
+        for segment in self.segments:
+            if segment.kind == "wait":
+                totals[segment.label] = totals.get(segment.label, 0) + segment.us
+        order = [*CAUSES, *sorted(set(totals) - set(CAUSES))]
+        return [(cause, totals[cause]) for cause in order if totals.get(cause)]
+
+    def runs(self) -> list[tuple[str, int]]:
+        """Return the runs by what the worker did, in the order in which it first did it."""
+        totals: dict[str, int] = {}
+        for segment in self.segments:
+            if segment.kind == "run":
+                totals[segment.label] = totals.get(segment.label, 0) + segment.us
+        return list(totals.items())

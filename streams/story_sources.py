@@ -1,0 +1,155 @@
+"""Where `explain` finds the entries of one request: the recorder's store, or Kafka's ledger.
+
+Reads only. A ledger may hold millions of entries and a story needs a few hundred, so lines are
+looked through as bytes and only those that matter are decoded.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from schemas.codec import CodecError, decode_line
+from schemas.ledger import Entry
+from streams.replay_sources import cells_of, records_of
+from streams.story import Story, tell
+
+_TEXT = TypeAdapter(str)
+_BLOCKED = re.compile(rb'"kind":"queue-blocked\.v1","model":"([^"]*)"')
+_HEAD = re.compile(rb'^\{"kind":"[^"]*","cell":\d+,"seq":(\d+),"epoch":(\d+),')
+
+OnRecords = Callable[[int, int], None]
+
+
+class Sieve:
+    """Keeps the lines of one cell's ledger that tell of one request.
+
+    Those are the lines that name it and, from the last before it on, those that say what held a
+    queue back. Void records (see schemas/continuity.py) are left out by the same rule, read off
+    the first line of each record.
+
+    Attributes:
+        lines: what is kept. named: whether any of it names the request.
+    """
+
+    def __init__(self, request_id: str) -> None:
+        self._needle = b'"id":' + _TEXT.dump_json(request_id)
+        self._blocked: dict[bytes, tuple[int, bytes]] = {}
+        self._seen = 0
+        self._epoch = 0
+        self._next_seq = 0
+        self._done = False
+        self.lines: list[bytes] = []
+        self.named = False
+
+    def feed(self, value: bytes) -> None:
+        """Take the next record of the ledger."""
+        head = _HEAD.match(value)
+        if head is None:
+            return
+        seq, epoch = int(head[1]), int(head[2])
+        if epoch < self._epoch or seq < self._next_seq:
+            self._epoch = max(self._epoch, epoch)
+            return
+        lines = value.split(b"\n")
+        self._epoch, self._next_seq = epoch, seq + len(lines)
+        for line in lines:
+            self._sift(line)
+
+    def _sift(self, line: bytes) -> None:
+        self._seen += 1
+        if self._needle in line:
+            if not self.named:
+                self.named = True
+                self.lines.extend(raw for _, raw in sorted(set(self._blocked.values())))
+            self.lines.append(line)
+            self._done = b'"kind":"request-ended.v1",' + self._needle in line
+            return
+        blocked = _BLOCKED.findall(line)
+        if not blocked:
+            return
+        if self.named and not self._done:
+            self.lines.append(line)
+        else:
+            self._blocked.update(dict.fromkeys(blocked, (self._seen, line)))
+
+
+async def story_from_kafka(
+    bootstrap: str, request_id: str, on_records: OnRecords | None = None
+) -> Story | None:
+    """Return the story of a request as Kafka's ledgers tell it, or None if they do not name it.
+
+    Raises:
+        SourceError: Headway's topics are not there. bus.BusError: the broker did not answer.
+    """
+    entries: list[Entry] = []
+    for cell in range(await cells_of(bootstrap)):
+        sieve = Sieve(request_id)
+        count = 0
+        async for value in records_of(bootstrap, cell):
+            sieve.feed(value)
+            count += 1
+            if on_records is not None:
+                on_records(cell, count)
+        if sieve.named:
+            entries.extend(_decoded(sieve.lines))
+    return tell(request_id, entries)
+
+
+def story_from_store(client: Any, request_id: str) -> Story | None:
+    """Return the story of a request as the recorder's store tells it, or None.
+
+    Args:
+        client: a clickhouse_connect client.
+        request_id: whose story.
+
+    Raises:
+        whatever the client raises when the store does not answer.
+    """
+    needle = '"id":' + _TEXT.dump_json(request_id).decode()
+    named = client.query(
+        "SELECT cell, min(seq), max(seq) FROM ledger FINAL"
+        " WHERE position(raw, {needle:String}) > 0 GROUP BY cell ORDER BY cell",
+        parameters={"needle": needle},
+    ).result_rows
+    entries: list[Entry] = []
+    for cell, first, last in named:
+        rows = client.query(_STORE_LINES, parameters=_bounds(needle, cell, first, last)).result_rows
+        entries.extend(_decoded([_as_bytes(row[0]) for row in rows]))
+    return tell(request_id, entries)
+
+
+# Before the request's first entry, the last word on each queue; then all that concerns it.
+_STORE_LINES = """
+SELECT raw FROM (
+    SELECT seq, raw FROM ledger FINAL
+    WHERE cell = {cell:Int32} AND seq < {first:Int64}
+      AND position(raw, '"kind":"queue-blocked.v1"') > 0
+    ORDER BY seq DESC
+    LIMIT 1 BY extract(raw, '"kind":"queue-blocked.v1","model":"([^"]*)"')
+    UNION ALL
+    SELECT seq, raw FROM ledger FINAL
+    WHERE cell = {cell:Int32} AND seq BETWEEN {first:Int64} AND {last:Int64}
+      AND (position(raw, {needle:String}) > 0 OR position(raw, '"kind":"queue-blocked.v1"') > 0)
+) ORDER BY seq
+"""
+
+
+def _bounds(needle: str, cell: int, first: int, last: int) -> dict[str, Any]:
+    return {"needle": needle, "cell": cell, "first": first, "last": last}
+
+
+def _decoded(lines: list[bytes]) -> list[Entry]:
+    entries: list[Entry] = []
+    for raw in lines:
+        try:
+            entries.append(decode_line(raw).entry)
+        except CodecError:
+            # A line that only looks like one of ours; `replay --verify` is what judges a ledger.
+            continue
+    return entries
+
+
+def _as_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
