@@ -175,7 +175,10 @@ class Depths:
             except Exception as error:  # noqa: BLE001 - whatever it is, it must end the process
                 self.fail(error)
                 return
-        log.info("cell %d: depth follows its ledger from seq %d", held.cell, self._seq(held))
+        if held.broken is None:
+            log.info(
+                "cell %d: depth follows its ledger from seq %d", held.cell, held.continuity.next_seq
+            )
 
     async def _seed(self, held: CellDepth) -> None:
         ledger = TopicPartition(LEDGER, held.cell)
@@ -268,12 +271,19 @@ class Depths:
 
     # Once a second
 
+    def current(self, at_us: int) -> list[DepthSignal]:
+        """Return the depth of each held cell at `at_us`, by cell, as far as it is known."""
+        return [self._held[cell].signal(at_us) for cell in sorted(self._held)]
+
     async def tell(self) -> None:
-        """Publish the depth of each held cell, as far as it is known."""
-        held = [self._held[cell] for cell in sorted(self._held)]
+        """Publish the depth of each held cell, as far as it is known.
+
+        Raises:
+            SignalsError: the broker stays away, or the stream is dead.
+        """
         try:
-            await self._compare_ends(held)
-            await self._publish(held)
+            await self._compare_ends()
+            await self._publish()
         except bus.BusError as error:
             away_s = time.monotonic() - self._heard_s
             if away_s > AWAY_S_MAX:
@@ -285,20 +295,20 @@ class Depths:
             return
         self._heard_s = time.monotonic()
 
-    async def _publish(self, held: list[CellDepth]) -> None:
+    async def _publish(self) -> None:
         if self._producer is None:
             return
-        at_us = time.time_ns() // 1000
         sends = [
             self._producer.send_and_wait(
-                SIGNALS, encode(item.signal(at_us)), key=b"%d" % item.cell, partition=0
+                SIGNALS, encode(signal), key=b"%d" % signal.cell, partition=0
             )
-            for item in held
+            for signal in self.current(time.time_ns() // 1000)
         ]
         await bus.bounded(asyncio.gather(*sends), "take signals", seconds=TIMER_CALL_S_MAX)
 
-    async def _compare_ends(self, held: list[CellDepth]) -> None:
+    async def _compare_ends(self) -> None:
         """Note the ledgers' ends; read on by itself where Faust lags; end where it is dead."""
+        held = self._held.values()
         begun = [item for item in held if item.begun and item.broken is None]
         if self._ends is None or not begun:
             return
@@ -340,9 +350,6 @@ class Depths:
             await self._connect_ends()
         except bus.BusError as error:
             log.debug("the broker is still away: %s", error)
-
-    def _seq(self, held: CellDepth) -> int:
-        return held.continuity.next_seq
 
 
 async def _pointers(

@@ -105,16 +105,17 @@ def usage() -> f.Usage:
 class RandomRun:
     """Seeded facts of every kind that moves a request, among them late and foreign reports."""
 
-    def __init__(self, seed: int, ledger: Ledger) -> None:
+    def __init__(self, seed: int, ledger: Ledger, models: tuple[str, ...] = MODELS) -> None:
         self._random = random.Random(seed)  # noqa: S311 - a repeatable run, not a secret
         self._ledger = ledger
+        self._models = models
         self._made = 0
         self._lives: dict[tuple[str, int], int] = {}
 
     def entries(self, count: int) -> Iterator[Entry]:
         policy = Policy(name="t", replica_lost_ms=400, queued_requests_max=40, dedupe_ids_max=20)
         yield self._ledger.tell(f.PolicyActivated(at_us=0, policy=policy, who="t", why="t"))
-        for model in MODELS:
+        for model in self._models:
             yield self._ledger.tell(profile(model))
         for _ in range(count):
             self._ledger.now_us += self._random.randrange(0, 60_000)
@@ -133,7 +134,7 @@ class RandomRun:
         return f.ClockTicked(at_us=at_us)
 
     def _arrival(self, at_us: int) -> Fact:
-        model = self._random.choice([*MODELS, *MODELS, "unknown"])
+        model = self._random.choice([*self._models, *self._models, "unknown"])
         resent = self._random.random() < 0.15
         request_id = self._any_id() if resent else f"r{self._made}"
         self._made += not resent
@@ -145,7 +146,7 @@ class RandomRun:
         return self._random.choice(live) if live else "nobody"
 
     def _replica(self, at_us: int) -> Fact:
-        model, slot = self._random.choice(MODELS), self._random.randrange(2)
+        model, slot = self._random.choice(self._models), self._random.randrange(2)
         life = self._lives.get((model, slot), 0)
         pick = self._random.random()
         if pick < 0.6 or not life:
