@@ -1,0 +1,195 @@
+"""kill -9 of cell, worker and broker during traffic: nothing lost, nothing twice, replay agrees."""
+
+import asyncio
+import random
+import time
+
+from schemas.topics import LEDGER
+from services import bus
+from tests.e2e.deployment import Deployment
+
+
+async def _in_service(deployment: Deployment, workers: int = 1, *arguments: str) -> None:
+    deployment.start_cell()
+    for slot in range(workers):
+        deployment.start_worker(slot, *arguments)
+    await deployment.wait_for_replicas(workers)
+
+
+async def test_b1_a_slow_request_in_flight_at_a_kill_of_the_cell_still_ends(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment, 1, "--speed", "1", "--max-batch", "2")
+    slow = await deployment.send([deployment.request("slow", max_output_tokens=400)])
+    quick = await deployment.send(deployment.request(f"quick-{n}") for n in range(4))
+    await deployment.outcomes(quick)
+    deployment.kill("cell")
+    deployment.start_cell()
+    outcomes = await deployment.outcomes(slow)
+    assert outcomes["slow"].outcome == "completed"
+    assert outcomes["slow"].attempts == 1
+    await deployment.check_record([*slow, *quick])
+
+
+async def test_b5_many_kills_of_the_cell_give_each_request_one_outcome(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment, 2)
+    chance = random.Random(5)
+    ids: list[str] = []
+    for round_number in range(12):
+        bodies = [deployment.request(f"r{round_number}-{n}") for n in range(40)]
+        ids += await deployment.send_many(bodies)
+        await asyncio.sleep(chance.uniform(0.0, 0.4))
+        deployment.kill("cell")
+        deployment.start_cell()
+        await asyncio.sleep(chance.uniform(0.3, 1.2))
+    outcomes = await deployment.outcomes(ids, 90)
+    assert {result.outcome for result in outcomes.values()} == {"completed"}
+    await deployment.check_record(ids)
+
+
+async def test_b23_a_killed_worker_loses_no_request_of_its_batch(deployment: Deployment) -> None:
+    await _in_service(deployment, 1, "--speed", "1", "--max-batch", "16")
+    ids = await deployment.send_many(
+        [deployment.request(f"w{n}", max_output_tokens=100) for n in range(30)]
+    )
+    await asyncio.sleep(0.5)
+    deployment.kill("worker-0")
+    deployment.start_worker(0)
+    outcomes = await deployment.outcomes(ids)
+    assert {result.outcome for result in outcomes.values()} == {"completed"}
+    assert max(result.attempts for result in outcomes.values()) == 2
+    await deployment.check_record(ids)
+
+
+async def test_a_lost_replica_s_work_goes_to_another_after_the_back_off(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment, 2, "--speed", "1", "--max-batch", "8")
+    ids = await deployment.send_many(
+        [deployment.request(f"m{n}", max_output_tokens=200) for n in range(12)]
+    )
+    await asyncio.sleep(0.5)
+    deployment.kill("worker-0")
+    outcomes = await deployment.outcomes(ids)
+    assert {result.outcome for result in outcomes.values()} == {"completed"}
+    retried = [result for result in outcomes.values() if result.attempts == 2]
+    assert len(retried) == 8
+    assert {result.replica for result in retried} == {f"{deployment.profile.model}/1"}
+    assert all(dict(result.waits)["backoff"] >= 100_000 for result in retried)
+    await deployment.check_record(ids)
+
+
+async def test_b9_the_broker_away_for_a_while_costs_time_and_nothing_else(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment)
+    before = await deployment.send_many([deployment.request(f"before-{n}") for n in range(20)])
+    assert deployment.broker is not None
+    deployment.broker.kill()
+    await asyncio.sleep(15)
+    deployment.broker.start()
+    began_s = time.monotonic()
+    after = await deployment.send(deployment.request(f"after-{n}") for n in range(5))
+    outcomes = await deployment.outcomes([*before, *after], 60)
+    assert time.monotonic() - began_s < 30
+    assert {result.outcome for result in outcomes.values()} == {"completed"}
+    await deployment.check_record([*before, *after])
+
+
+async def test_b10_a_broker_bounced_again_and_again_loses_and_repeats_nothing(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment)
+    assert deployment.broker is not None
+    ids: list[str] = []
+    for bounce in range(4):
+        ids += await deployment.send_many([deployment.request(f"b{bounce}-{n}") for n in range(30)])
+        deployment.broker.kill()
+        deployment.broker.start()
+        await asyncio.sleep(1)
+    outcomes = await deployment.outcomes(ids, 90)
+    assert {result.outcome for result in outcomes.values()} == {"completed"}
+    await deployment.check_record(ids)
+
+
+async def test_everything_killed_at_once_comes_back_with_nothing_lost(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment, 2, "--speed", "2", "--max-batch", "8")
+    ids = await deployment.send_many(
+        [deployment.request(f"all-{n}", max_output_tokens=60) for n in range(60)]
+    )
+    await asyncio.sleep(0.6)
+    assert deployment.broker is not None
+    for name in ("cell", "worker-0", "worker-1"):
+        deployment.kill(name)
+    deployment.broker.kill()
+    deployment.broker.start()
+    deployment.start_worker(0)
+    deployment.start_worker(1)
+    deployment.start_cell()
+    outcomes = await deployment.outcomes(ids, 90)
+    assert {result.outcome for result in outcomes.values()} == {"completed"}
+    await deployment.check_record(ids)
+
+
+async def test_b15_a_frozen_owner_that_wakes_publishes_nothing_more(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment)
+    ids = await deployment.send_many([deployment.request(f"f{n}") for n in range(20)])
+    await deployment.outcomes(ids)
+    deployment.freeze("cell")
+    late = await deployment.send_many([deployment.request(f"g{n}") for n in range(20)])
+    deployment.start_cell("cell-2")
+    await deployment.outcomes(late)
+    deployment.thaw("cell")
+    woken = await deployment.send_many([deployment.request(f"h{n}") for n in range(20)])
+    await deployment.outcomes(woken)
+    await asyncio.sleep(2)
+    await deployment.check_record([*ids, *late, *woken])
+
+
+async def test_losing_a_cell_process_moves_its_cells_within_10_s(deployment: Deployment) -> None:
+    deployment.start_cell("cell")
+    deployment.start_cell("cell-2")
+    deployment.start_worker()
+    await deployment.wait_for_replicas()
+    ids = await deployment.send_many([deployment.request(f"p{n}") for n in range(10)])
+    await deployment.outcomes(ids)
+    deployment.kill("cell")
+    began_s = time.monotonic()
+    one = await deployment.send([deployment.request("moved")])
+    two = await deployment.send([deployment.request("moved-again")])
+    await deployment.outcomes([*one, *two], 15)
+    deployment.start_cell("cell")
+    await asyncio.sleep(4)
+    deployment.kill("cell-2")
+    more = await deployment.send([deployment.request("back")])
+    await deployment.outcomes(more, 15)
+    assert time.monotonic() - began_s < 34
+    await deployment.check_record([*ids, *one, *two, *more])
+
+
+async def test_b11_a_ledger_that_ends_in_a_transaction_marker_is_replayed_to_its_end(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment)
+    ids = await deployment.send([deployment.request("one")])
+    await deployment.outcomes(ids)
+    deployment.kill("cell")
+    producer = bus.AIOKafkaProducer(
+        bootstrap_servers=deployment.bootstrap, transactional_id="marker"
+    )
+    await producer.start()
+    await producer.begin_transaction()
+    await producer.send_and_wait(LEDGER, b"aborted", partition=deployment.cell_number)
+    await producer.abort_transaction()
+    await producer.stop()
+    assert await asyncio.wait_for(deployment.mismatches(), 20) == []
+    deployment.start_cell()
+    again = await deployment.send([deployment.request("two")])
+    await deployment.outcomes(again)
+    await deployment.check_record([*ids, *again])
