@@ -4,12 +4,12 @@ A single node that is its own controller. Its settings make a restart after kill
 few seconds, and keep it small. Data and ports are remembered in the state directory.
 """
 
+import base64
 import json
-import os
-import socket
-import struct
+import shutil
 import subprocess
 import time
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,9 @@ import psutil
 
 from services.embedded.jars import broker_jars
 from services.embedded.java import find_java
+from services.embedded.ports import HOST, PortsError, free_port, is_free
 from services.embedded.processes import Child
+from services.embedded.serving import cluster_id
 from services.settings import Settings
 
 START_S_MAX = 60.0
@@ -28,9 +30,22 @@ _JAVA_QUIET_FROM = 24
 # SIGTERM is how it is stopped: 128 + 15.
 EXIT_STOPPED = 143
 FREE_BYTES_MIN = 256 * 1024 * 1024
+# How long a port that this broker had may take to become free again.
+PORT_S_MAX = 5.0
+_LOG_LINES = 400
 
-_HEAP = ("-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=64m")
-_SMALL = ("-XX:ReservedCodeCacheSize=64m", "-XX:MaxMetaspaceSize=96m", "-Xss512k")
+_JVM = (
+    *("-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=64m"),
+    *("-XX:ReservedCodeCacheSize=64m", "-XX:MaxMetaspaceSize=96m", "-Xss512k"),
+    # A broker without memory must end, to be started again, and not linger.
+    "-XX:+ExitOnOutOfMemoryError",
+    "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+    # What goes wrong is in the log; what goes well is not.
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSZ",
+)
 
 _PROPERTIES = """\
 process.roles=broker,controller
@@ -79,18 +94,22 @@ class Broker:
         settings: where the jars are cached, and which Java to use.
         directory: of its data, properties and log.
         port: to listen on; by default the one it had before, or a free one.
+
+    Attributes:
+        notice: what the operator should know of the last start, or None: another port than before.
     """
 
     settings: Settings
     directory: Path
     port: int | None = None
+    notice: str | None = field(default=None, init=False)
     _child: Child | None = field(default=None, init=False)
     _port: int = field(default=0, init=False)
 
     @property
     def bootstrap(self) -> str:
         """What clients connect to."""
-        return f"127.0.0.1:{self._port}"
+        return f"{HOST}:{self._port}"
 
     @property
     def pid(self) -> int:
@@ -136,7 +155,7 @@ class Broker:
         """
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s:
-            if answers_kafka("127.0.0.1", self._port):
+            if cluster_id(HOST, self._port) == self._cluster_id():
                 return
             if not self.alive:
                 raise BrokerError(f"the broker ended while starting: {self._reason()}")
@@ -166,30 +185,52 @@ class Broker:
             self._child.close()
             self._child = None
 
+    def restart(self) -> None:
+        """Stop the broker if it runs, start it again on the same port, and wait until it serves.
+
+        Raises:
+            BrokerError: as `start`.
+        """
+        self.stop()
+        self.start()
+
     # Preparation
 
     def _prepare(self) -> Child:
         jars = broker_jars(self.settings.cache_dir)
         java, version = find_java(self.settings.java)
-        data = self.directory / "data"
+        command = [java, *_java_options(version), "-cp", f"{jars}/*"]
+        properties = self.directory / "server.properties"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._check_room()
             controller = self._choose_ports()
-            properties = self.directory / "server.properties"
-            text = _PROPERTIES.format(port=self._port, controller=controller, data=data)
-            properties.write_text(text)
+            if not (self._data / "meta.properties").exists():
+                self._format(command, controller)
+            properties.write_text(self._properties(controller, self._data))
+        except PortsError as error:
+            raise BrokerError(f"the broker has no port: {error}") from error
         except OSError as error:
             raise BrokerError(
                 f"the broker's directory {self.directory} cannot be written: {error.strerror};"
-                " choose another with --state or HEADWAY_STATE"
+                " make room there, or choose another with --state or HEADWAY_STATE"
             ) from error
-        command = [java, *_java_options(version), "-cp", f"{jars}/*"]
-        if not (data / "meta.properties").exists():
-            self._format(command, properties)
-        environ = {"MALLOC_ARENA_MAX": "2"}
         argv = [*command, "kafka.Kafka", str(properties)]
-        return Child(argv, self.directory / "broker.log", environ)
+        # Fewer arenas of the C library: they hold memory that the JVM has given back.
+        return Child(argv, self.directory / "broker.log", {"MALLOC_ARENA_MAX": "2"})
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    def _properties(self, controller: int, data: Path) -> str:
+        return _PROPERTIES.format(port=self._port, controller=controller, data=data)
+
+    def _cluster_id(self) -> str:
+        """Return the id that the storage was formatted with: another broker has another one."""
+        text = (self._data / "meta.properties").read_text()
+        lines = (line.partition("=") for line in text.splitlines())
+        return next((value for key, _, value in lines if key == "cluster.id"), "")
 
     def _check_room(self) -> None:
         room = psutil.disk_usage(str(self.directory)).free
@@ -203,102 +244,105 @@ class Broker:
     def _choose_ports(self) -> int:
         """Settle on the broker's port, and return the controller's; the last ones if still free."""
         remembered = self.directory / "ports.json"
-        last: dict[str, int] = {}
-        if remembered.exists():
-            try:
-                last = json.loads(remembered.read_text())
-            except ValueError:
-                last = {}
-        if self.port is not None and not is_free(self.port):
-            raise BrokerError(
-                f"port {self.port} on 127.0.0.1 is taken by another program; choose another port"
-            )
-        self._port = self.port or free_port(last.get("port"))
+        last = _remembered_ports(remembered)
+        self.notice = None
+        fixed = self._port or self.port
+        if fixed:
+            # Clients have this address already, or somebody asked for it: no other one will do.
+            _wait_until_free(fixed)
+            self._port = fixed
+        else:
+            self._port = free_port(last.get("port"))
+            if last.get("port") not in {None, self._port}:
+                self.notice = (
+                    f"port {last['port']}, which the broker had before, is taken by another"
+                    f" program; it is on {self._port} now"
+                )
         controller = free_port(last.get("controller"))
-        remembered.write_text(json.dumps({"port": self._port, "controller": controller}))
+        while controller == self._port:
+            controller = free_port()
+        draft = remembered.with_suffix(".draft")
+        draft.write_text(json.dumps({"port": self._port, "controller": controller}))
+        draft.replace(remembered)
         return controller
 
-    def _format(self, command: list[str], properties: Path) -> None:
-        """Format the data directory, once. Half-formatted means: not formatted."""
-        tool = [*command, "kafka.tools.StorageTool"]
-        made = _run([*tool, "random-uuid"])
-        cluster_id = made.stdout.strip().splitlines()[-1] if made.stdout.strip() else ""
-        arguments = ["format", "-t", cluster_id, "-c", str(properties), "--ignore-formatted"]
-        told = _run([*tool, *arguments])
-        if made.returncode or told.returncode:
-            lines = (told.stderr + told.stdout + made.stderr).strip().splitlines()
+    def _format(self, command: list[str], controller: int) -> None:
+        """Format the storage, once: beside its place, and moved there when whole."""
+        if self._data.exists() and any(self._data.iterdir()):
+            raise BrokerError(
+                f"{self._data} holds something, but not the meta.properties of a broker's storage,"
+                " so it is left as it is: put that file back, or move the directory away to start"
+                " with empty topics"
+            )
+        draft = self.directory / "data.draft"
+        shutil.rmtree(draft, ignore_errors=True)
+        properties = self.directory / "format.properties"
+        properties.write_text(self._properties(controller, draft))
+        made_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        tool = [*command, "kafka.tools.StorageTool", "format", f"--cluster-id={made_id}"]
+        told = _run([*tool, "-c", str(properties)])
+        if told.returncode or not (draft / "meta.properties").exists():
+            lines = (told.stdout + told.stderr).strip().splitlines()
             raise BrokerError(
                 f"the broker's storage in {self.directory} cannot be formatted:"
                 f" {lines[-1] if lines else 'the tool said nothing'}"
             )
+        if self._data.exists():
+            self._data.rmdir()
+        draft.rename(self._data)
+        properties.unlink()
 
     def _reason(self) -> str:
-        lines = self._child.last_lines(400) if self._child else []
+        lines = self._child.last_lines(_LOG_LINES) if self._child else []
         for line in lines:
             for sign, sentence in _REASONS.items():
                 if sign in line:
                     return f"{sentence} ({line.strip()})"
         log = self._child.log if self._child else self.directory
-        return f"{' | '.join(lines[-3:]) or 'it wrote nothing'}. Its log is {log}"
+        told = " | ".join(line.strip() for line in lines[-3:]) or "it wrote nothing"
+        return f"{told}. Its log is {log}"
 
 
+# What the JVM and Kafka write, and what it means for an operator.
 _REASONS = {
     "Address already in use": "its port is taken by another program; stop that one",
     "No space left on device": "the disk is full; make room and start again",
+    "Failed to acquire lock on file": "another broker runs on the same directory; stop that one",
     "UnsupportedClassVersionError": "the Java is too old; name a Java 17 or later in HEADWAY_JAVA",
     "OutOfMemoryError": "it ran out of memory",
+    "Could not reserve enough space": "this machine has too little memory left for it",
 }
 
 
-def is_free(port: int) -> bool:
-    """Return whether nothing listens on `port` of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def free_port(wanted: int | None) -> int:
-    """Return `wanted` if nothing listens there, else a port that is free now."""
-    if wanted and is_free(wanted):
-        return wanted
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def answers_kafka(host: str, port: int, seconds: float = 1.0) -> bool:
-    """Return whether a Kafka broker answers there: an ApiVersions request, version 0."""
-    client = b"headway"
-    body = struct.pack(">hhih", 18, 0, 1, len(client)) + client
+def _remembered_ports(path: Path) -> dict[str, int]:
+    """Return the ports of the last start; none if there was none, or the file is damaged."""
     try:
-        with socket.create_connection((host, port), timeout=seconds) as peer:
-            peer.sendall(struct.pack(">i", len(body)) + body)
-            header = peer.recv(10)
-    except OSError:
-        return False
-    # Length, correlation id, error code.
-    return len(header) == 10 and struct.unpack(">iih", header)[1:] == (1, 0)  # noqa: PLR2004 - its packed size
+        found = json.loads(path.read_text())
+        return {name: int(found[name]) for name in ("port", "controller")}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+
+
+def _wait_until_free(port: int) -> None:
+    until_s = time.monotonic() + PORT_S_MAX
+    while not is_free(port):
+        if time.monotonic() > until_s:
+            raise BrokerError(
+                f"port {port} on {HOST} is taken by another program; stop that one, or choose"
+                " another port"
+            )
+        time.sleep(POLL_S)
 
 
 def _java_options(version: int) -> list[str]:
     quiet = ["--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow"]
-    return [*_HEAP, *_SMALL, *(quiet if version >= _JAVA_QUIET_FROM else [])]
+    return [*_JVM, *(quiet if version >= _JAVA_QUIET_FROM else [])]
 
 
 def _run(argv: list[str]) -> "subprocess.CompletedProcess[str]":
     try:
         return subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            timeout=START_S_MAX,
-            check=False,
-            env={**os.environ},
+            argv, capture_output=True, text=True, timeout=START_S_MAX, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BrokerError(f"{argv[0]} did not run: {error}") from error

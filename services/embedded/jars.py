@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 KAFKA_VERSION = "4.4.0"
-COORDINATES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-nop:1.7.36")
+# slf4j-simple writes to standard error, so that the broker's log says why a start failed; with
+# slf4j-nop it ends without a word.
+COORDINATES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
 DIGESTS = Path(__file__).with_name("jars.sha256")
 FETCH_S_MAX = 600
 _FETCHERS = 8
@@ -38,19 +40,21 @@ def expected() -> dict[str, str]:
 def broker_jars(cache_dir: Path) -> Path:
     """Return the directory that holds the broker's jars, all checked; fetch them if need be.
 
-    Two processes may ask at once: one fetches, the other waits.
+    Two processes may ask at once: one fetches, the other waits. The directory is named after the
+    list of digests, so that a change of the list never takes jars away from a broker that runs.
 
     Raises:
         JarsError: they cannot be fetched, or a file is not the expected one.
     """
-    home = cache_dir / f"kafka-{KAFKA_VERSION}"
-    if _is_whole(home):
+    list_digest = hashlib.sha256(DIGESTS.read_bytes()).hexdigest()[:12]
+    home = cache_dir / f"kafka-{KAFKA_VERSION}-{list_digest}"
+    if fault(home) is None:
         return home
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         with (cache_dir / "jars.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_whole(home):
+            if fault(home) is not None:
                 _fetch(cache_dir, home)
     except OSError as error:
         raise JarsError(
@@ -60,63 +64,53 @@ def broker_jars(cache_dir: Path) -> Path:
     return home
 
 
-def _is_whole(home: Path) -> bool:
-    """Return whether the directory holds every jar; its content was checked when it was put there.
+def fault(directory: Path) -> str | None:
+    """Return what is wrong with the jars in `directory`, or None: each is there, and as expected.
 
-    The size is compared too, so that a file that was cut short is fetched again.
+    All 43 MB are read each time, which takes a tenth of a second: a jar is code that we run.
     """
-    sizes = home / "sizes"
-    if not sizes.exists():
-        return False
-    recorded = dict(line.rsplit(" ", 1) for line in sizes.read_text().splitlines())
-    if recorded.keys() != expected().keys():
-        return False
-    jars = {name: home / name for name in recorded}
-    return all(
-        jar.exists() and jar.stat().st_size == int(recorded[name]) for name, jar in jars.items()
-    )
+    wanted = expected()
+    unasked = sorted({jar.name for jar in directory.glob("*.jar")} - wanted.keys())
+    if unasked:
+        return f"{unasked[0]} was not asked for"
+    for name, sha256 in wanted.items():
+        jar = directory / name
+        if not jar.is_file():
+            return f"{name} is missing"
+        with jar.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if found != sha256:
+            return f"{name} has the SHA-256 {found}, but {sha256} is expected"
+    return None
 
 
 def _fetch(cache_dir: Path, home: Path) -> None:
     with tempfile.TemporaryDirectory(dir=cache_dir, prefix="fetching-") as name:
-        fetched = Path(name) / "jars"
-        fetched.mkdir()
+        work = Path(name)
         maven = shutil.which("mvn")
-        if maven is None or not _with_maven(maven, Path(name), fetched):
-            _with_jgo(Path(name), fetched)
-        check(fetched)
-        lines = [f"{jar.name} {jar.stat().st_size}" for jar in sorted(fetched.glob("*.jar"))]
-        (fetched / "sizes").write_text("\n".join(lines))
+        complaint = with_maven(maven, work, work / "by-maven") if maven else "is not on PATH"
+        fetched = work / "by-maven"
+        if complaint is not None:
+            # jgo may reach what this Maven does not, and needs none.
+            fetched = work / "by-jgo"
+            fetched.mkdir()
+            try:
+                with_jgo(work, fetched)
+            except JarsError as error:
+                raise JarsError(f"{error}. (Maven: {complaint})") from error
+        wrong = fault(fetched)
+        if wrong is not None:
+            raise JarsError(
+                f"of the broker's jars, {wrong}: what was fetched was altered or damaged on its"
+                " way, and is not used. Try again, and look at the Maven mirror if it stays so"
+            )
         if home.exists():
-            shutil.rmtree(home)
+            home.rename(work / "replaced")
         fetched.rename(home)
 
 
-def check(directory: Path) -> None:
-    """Compare every jar with its digest; drop jars that are not asked for.
-
-    Raises:
-        JarsError: one is missing or differs.
-    """
-    wanted = expected()
-    for jar in directory.glob("*.jar"):
-        if jar.name not in wanted:
-            jar.unlink()
-    for name, sha256 in wanted.items():
-        jar = directory / name
-        if not jar.exists():
-            raise JarsError(f"the broker's jar {name} was not fetched; try again")
-        found = hashlib.sha256(jar.read_bytes()).hexdigest()
-        if found != sha256:
-            raise JarsError(
-                f"the broker's jar {name} has the SHA-256 {found}, but {sha256} is expected: it"
-                " was altered or damaged on its way, and is not used. Try again, and look at the"
-                " Maven mirror if it stays so"
-            )
-
-
-def _with_maven(maven: str, work: Path, target: Path) -> bool:
-    """Fetch by Maven; return False where it fails, for jgo may reach what Maven does not."""
+def with_maven(maven: str, work: Path, target: Path) -> str | None:
+    """Fetch into `target` with the Maven at `maven`; return its complaint, or None for success."""
     dependencies = "".join(
         "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
         "</dependency>".format(*coordinate.split(":"))
@@ -133,15 +127,24 @@ def _with_maven(maven: str, work: Path, target: Path) -> bool:
                 "-DincludeScope=runtime",
             ],
             capture_output=True,
+            text=True,
             timeout=FETCH_S_MAX,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return ran.returncode == 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if ran.returncode == 0:
+        return None
+    errors = [line for line in (ran.stdout + ran.stderr).splitlines() if "ERROR" in line]
+    return errors[0].strip() if errors else f"exit code {ran.returncode}"
 
 
-def _with_jgo(work: Path, target: Path) -> None:
+def with_jgo(work: Path, target: Path) -> None:
+    """Fetch into `target` with jgo's resolver, whose own repository is kept in `work`.
+
+    Raises:
+        JarsError: it could not; the sentence holds the resolver's reason.
+    """
     from jgo.maven import MavenContext  # noqa: PLC0415 - takes 0.3 s and is needed once per user
 
     try:

@@ -20,7 +20,9 @@ RESTART_S_MIN = 0.2
 RESTART_S_MAX = 5.0
 STEADY_S = 30.0
 POLL_S = 0.2
-LOG_TAIL_BYTES = 8192
+LOG_TAIL_BYTES = 32 * 1024
+# How a shell, and our watcher, tell an end by a signal.
+SIGNAL_BASE = 128
 LOG_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -43,6 +45,8 @@ class Child:
         self._argv = list(argv)
         self._environ = {**os.environ, **(environ or {})}
         self._watcher: subprocess.Popen[bytes] | None = None
+        # Where the log of this start begins.
+        self._log_from = 0
         self.log = log
         self.pid = 0
 
@@ -58,6 +62,7 @@ class Child:
             if self.log.exists() and self.log.stat().st_size > LOG_BYTES_MAX:
                 mode = "wb"
             with self.log.open(mode) as log:
+                self._log_from = log.tell()
                 self._watcher = subprocess.Popen(
                     [sys.executable, "-I", "-S", str(WATCHER), *self._argv],
                     stdin=subprocess.PIPE,
@@ -82,12 +87,22 @@ class Child:
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._watcher is not None and self._watcher.poll() is None
+        return self._watcher is not None and self.exit_code is None
 
     @property
     def exit_code(self) -> int | None:
         """Return the process's exit code (128 + n after signal n), or None while it runs."""
-        return None if self._watcher is None else self._watcher.poll()
+        code = None if self._watcher is None else self._watcher.poll()
+        if code is not None and code < 0:
+            self._end_what_its_watcher_left()
+        return code
+
+    def _end_what_its_watcher_left(self) -> None:
+        """End the process after somebody killed its watcher; Linux does so by itself."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self.pid = 0
 
     def terminate(self) -> None:
         """Ask the process to end; its watcher makes it, after a while."""
@@ -106,9 +121,10 @@ class Child:
         if self._watcher is None:
             return None
         try:
-            return self._watcher.wait(seconds)
+            self._watcher.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
+        return self.exit_code
 
     def close(self) -> None:
         """Let go of the process: it is stopped if it still runs."""
@@ -118,19 +134,20 @@ class Child:
                     pipe.close()
 
     def last_lines(self, count: int) -> list[str]:
-        """Return the last lines of its log that are not empty."""
+        """Return the last lines that are not empty of what it wrote since its last start."""
         try:
             with self.log.open("rb") as log:
-                log.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
+                log.seek(max(self._log_from, self.log.stat().st_size - LOG_TAIL_BYTES))
                 text = log.read().decode(errors="replace")
         except OSError:
             return []
         return [line for line in text.splitlines() if line.strip()][-count:]
 
     def last_line(self) -> str:
-        """Return the last line of its log, or a sentence that it wrote nothing."""
-        lines = self.last_lines(1)
-        return lines[0] if lines else "it wrote nothing to its log"
+        """Return the last line of its log that is no part of a Java stack trace."""
+        lines = self.last_lines(LOG_TAIL_BYTES)
+        whole = [line for line in lines if not line.startswith(("\t", " "))]
+        return (whole or lines or ["it wrote nothing to its log"])[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +160,12 @@ class Status:
     restarts: int
     uptime_s: float
     last_exit: str | None
+
+
+def _told(code: int | None) -> str:
+    if code is not None and code > SIGNAL_BASE:
+        return f"signal {code - SIGNAL_BASE}"
+    return f"exit code {code}"
 
 
 @dataclass(slots=True)
@@ -220,7 +243,7 @@ class Supervisor:
         if now_s - kept.started_s > STEADY_S:
             kept.pause_s = RESTART_S_MIN
         code = kept.child.exit_code
-        kept.last_exit = f"exit code {code}: {kept.child.last_line()}"
+        kept.last_exit = f"{_told(code)}: {kept.child.last_line()}"
         kept.start_at_s = now_s + kept.pause_s
         self.tell(f"{name} ended with {kept.last_exit}; it starts again in {kept.pause_s:g} s")
         kept.pause_s = min(kept.pause_s * 2, RESTART_S_MAX)
@@ -231,6 +254,7 @@ class Supervisor:
         kept.started_s = time.monotonic()
         kept.start_at_s = None
         try:
+            # Not in a thread: a start that outlived a cancelled `run` would be nobody's.
             kept.child.start()
         except ChildError as error:
             kept.start_at_s = kept.started_s + kept.pause_s
@@ -239,10 +263,12 @@ class Supervisor:
 
     async def stop_all(self, seconds: float = 10.0) -> None:
         """Stop every process, the last started first; each has `seconds` before it is killed."""
-        for kept in reversed(self._kept.values()):
+        stopping = list(reversed(self._kept.values()))
+        # What is forgotten first is not started again while the others stop.
+        self._kept.clear()
+        for kept in stopping:
             kept.child.terminate()
             if await asyncio.to_thread(kept.child.wait, seconds) is None:
                 kept.child.kill()
                 await asyncio.to_thread(kept.child.wait, seconds)
             kept.child.close()
-        self._kept.clear()

@@ -7,7 +7,6 @@ and believed only while its holder lives.
 import fcntl
 import json
 import os
-import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -96,12 +95,15 @@ class StateDir:
         Raises:
             StateError: the file cannot be written.
         """
+        draft = self.path / f"{ENDPOINTS}.draft"
         try:
-            with tempfile.NamedTemporaryFile("w", dir=self.path, delete=False) as draft:
-                json.dump(asdict(endpoints), draft)
-            Path(draft.name).replace(self.path / ENDPOINTS)
+            draft.write_text(json.dumps(asdict(endpoints)))
+            draft.replace(self.path / ENDPOINTS)
         except OSError as error:
-            raise StateError(f"{self.path} cannot be written: {error.strerror}") from error
+            raise StateError(
+                f"the state directory {self.path} cannot be written: {error.strerror}; make room"
+                " there, or choose another with --state"
+            ) from error
 
     def release(self) -> None:
         """Let the next one in."""

@@ -15,7 +15,8 @@ import signal
 import sys
 import time
 
-POLL_S = 0.1
+# How often it looks whether its holder still lives; the child's end wakes it at once.
+POLL_S = 0.5
 STOP_S_MAX = 10.0
 PR_SET_PDEATHSIG = 1
 NOT_FOUND = 127
@@ -33,7 +34,8 @@ def _spawn(argv: list[str]) -> int:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != watcher:
             os._exit(NOT_FOUND)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
@@ -56,25 +58,41 @@ def _kill(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def _wake_on_signals(stop_asked: list[int]) -> int:
+    """Note the requests to stop; return the end of a pipe that becomes readable on any signal."""
+    wake, woken = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _frame: stop_asked.append(received))
+    # A handler, though it does nothing: without one, the end of the child would not wake us.
+    signal.signal(signal.SIGCHLD, lambda _received, _frame: None)
+    return wake
+
+
 def watch(argv: list[str]) -> int:
     """Run the command until it ends or the holder of our standard input does; return its code."""
     holder = os.getppid()
     stop_asked: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _frame: stop_asked.append(received))
+    wake = _wake_on_signals(stop_asked)
     pid = _spawn(argv)
-    os.write(1, f"{pid}\n".encode())
+    # A holder that is gone already reads no pid; the closed standard input tells it below.
+    with contextlib.suppress(OSError):
+        os.write(1, f"{pid}\n".encode())
     kill_at_s: float | None = None
-    inputs = [0]
+    inputs = [wake, 0]
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return _exit_code(status)
         readable, _, _ = select.select(inputs, [], [], POLL_S)
-        if readable and not os.read(0, 4096):
-            inputs = []
+        if wake in readable:
+            os.read(wake, 4096)
+        if 0 in readable and not os.read(0, 4096):
+            inputs = [wake]
             stop_asked.append(signal.SIGTERM)
-        if os.getppid() != holder and kill_at_s is None:
+        if os.getppid() != holder:
             stop_asked.append(signal.SIGTERM)
         if stop_asked and kill_at_s is None:
             _kill(pid, signal.SIGTERM)
