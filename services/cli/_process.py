@@ -1,0 +1,68 @@
+"""How the long-running commands run: log lines for machines, and an orderly end on SIGTERM."""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from services import settings
+
+# These write a line for every retry; what matters of it our own loggers say.
+NOISY = ("aiokafka", "faust", "mode", "kafka", "asyncio")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: when, how grave, who, what, and the trace if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line."""
+        told = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            told["trace"] = self.formatException(record.exc_info)
+        return json.dumps(told, ensure_ascii=False)
+
+
+def log_to_stderr() -> None:
+    """Send our log lines to standard error, and of others only what is grave."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def broker_of(chosen: settings.Settings) -> str:
+    """Return the broker that a part of a deployment is given.
+
+    Raises:
+        click.ClickException: none is named.
+    """
+    if chosen.kafka is None:
+        raise click.ClickException(
+            f"{settings.KAFKA} names no broker: this is one part of a deployment, and needs one."
+            " `headway up` starts a whole deployment"
+        )
+    return chosen.kafka
+
+
+def run_until_stopped(work: Coroutine[Any, Any, None], stop: Callable[[], None]) -> None:
+    """Run `work` to its end; SIGTERM and SIGINT call `stop`, which asks it to end."""
+
+    async def watched() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        await work
+
+    asyncio.run(watched())
