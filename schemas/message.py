@@ -13,5 +13,5 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def message(cls: type[T]) -> type[T]:
-    """Make `cls` a message: keyword-only, slotted, compared by value."""
-    return dataclass(slots=True, kw_only=True)(cls)
+    """Make `cls` a message: keyword-only, slotted, compared and hashed by value."""
+    return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)

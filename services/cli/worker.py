@@ -115,7 +115,7 @@ def _loader(model: str, options: dict[str, object]) -> Callable[[], Engine]:
             kv_pool_bytes=pool_bytes,
             bounds=bounds,
             max_sequence_tokens=tokens_max,
-            dtype="bf16" if options["dtype"] == "bf16" else "f32",
+            dtype="bfloat16" if options["dtype"] == "bf16" else "float32",
             threads=threads if isinstance(threads, int) else None,
         )
         return SmolLM2Engine(config)
