@@ -101,13 +101,11 @@ class Deployment:
         os.kill(self.children[name].pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop everything."""
+        """End everything at once; orderly ends have tests of their own."""
         for child in self.children.values():
-            child.terminate()
+            child.kill()
         for child in self.children.values():
-            if child.wait(5) is None:
-                child.kill()
-                child.wait(5)
+            child.wait(10)
             child.close()
 
     # Traffic
