@@ -7,7 +7,7 @@ names the values, so two policies with the same digest decide alike.
 import hashlib
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from schemas.message import message
 
@@ -38,6 +38,9 @@ class Policy:
         snapshot_entries: entries between two snapshots of the state.
         payload_cache_bytes: prompts that the shell keeps in memory, so as not to read them again.
     """
+
+    # People write these: a misspelt name or a number in quotes is refused, not ignored.
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     kind: Literal["policy.v1"] = "policy.v1"
     name: Annotated[str, Field(min_length=1, max_length=128)] = "default"

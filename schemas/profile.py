@@ -6,7 +6,7 @@ has not been measured is None: unknown is never zero.
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from schemas.ids import ModelName
 from schemas.message import message
@@ -28,6 +28,9 @@ class Profile:
         weights_bytes, cold_start_ms, decode_tokens_per_s: measured, or None when unknown.
         latency_budget_ms: what one iteration may take, or None.
     """
+
+    # People write these: a misspelt name or a number in quotes is refused, not ignored.
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     kind: Literal["profile.v1"] = "profile.v1"
     model: ModelName

@@ -1,5 +1,6 @@
 """Policy and profile are values: a digest names them, bounds hold, unknown is never zero."""
 
+import json
 from dataclasses import fields
 from typing import Any
 
@@ -84,11 +85,11 @@ def test_equal_policies_have_equal_digests() -> None:
 )
 def test_a_policy_out_of_bounds_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError, match=field):
-        POLICY.validate_python({"kind": "policy.v1", field: value})
+        POLICY.validate_json(json.dumps({"kind": "policy.v1", field: value}))
 
 
 def test_every_change_of_the_table_is_within_bounds() -> None:
-    assert POLICY.validate_python({"kind": "policy.v1", **CHANGES}) == Policy(**CHANGES)
+    assert POLICY.validate_json(json.dumps({"kind": "policy.v1", **CHANGES}) == Policy(**CHANGES))
 
 
 def test_the_tiers_are_named_from_the_highest_down() -> None:
@@ -99,7 +100,7 @@ def test_the_tiers_are_named_from_the_highest_down() -> None:
 def test_the_kv_of_a_known_model_is_worked_out_by_hand() -> None:
     # Llama-2-7B in 16 bits: 2 x 32 layers x 4096 wide x 2 bytes; 16 sequences of 2048 tokens
     # take the 17.2 GB that its serving is known for.
-    profile = PROFILE.validate_python(SHAPE)
+    profile = PROFILE.validate_json(json.dumps(SHAPE))
     assert kv_bytes_per_token(profile) == 2 * 32 * 4096 * 2 == 524_288
     assert kv_bytes_per_token(profile) * 16 * 2048 == 17_179_869_184
 
@@ -110,7 +111,7 @@ def test_the_kv_of_smollm2_is_worked_out_by_hand() -> None:
 
 
 def test_what_was_not_measured_is_unknown_and_not_zero() -> None:
-    profile = PROFILE.validate_python(SHAPE)
+    profile = PROFILE.validate_json(json.dumps(SHAPE))
     assert profile.weights_bytes is None
     assert profile.cold_start_ms is None
     assert profile.decode_tokens_per_s is None
@@ -140,4 +141,10 @@ def test_what_was_not_measured_is_unknown_and_not_zero() -> None:
 )
 def test_a_profile_out_of_bounds_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError, match=field):
-        PROFILE.validate_python({**SHAPE, field: value})
+        PROFILE.validate_json(json.dumps({**SHAPE, field: value}))
+
+
+@pytest.mark.parametrize("change", [{"look_ahed_requests": 4}, {"look_ahead_requests": "4"}])
+def test_a_misspelt_name_or_a_number_in_quotes_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(change))):
+        POLICY.validate_json(json.dumps(change))
