@@ -71,6 +71,14 @@ def test_an_item_that_a_report_names_twice_counts_once() -> None:
     story.when(finished("a", "a")).then(a(d.RequestEnded, id="a"))
 
 
+def test_of_two_items_about_one_attempt_the_first_counts() -> None:
+    story = given(ready(), arrived("a"))
+    first, second = finished("a", reason="length"), finished("a", reason="stop")
+    story.when(replace(first, items=first.items + second.items)).then(
+        a(d.RequestEnded, reason="length")
+    )
+
+
 def test_freed_blocks_go_to_the_next_request_in_the_same_step() -> None:
     story = given(ready(blocks=2), arrived("a"), arrived("b"))
     story.when(finished("a", at=5)).then(

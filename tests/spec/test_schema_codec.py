@@ -242,7 +242,7 @@ def test_a_digest_is_16_hex_characters_of_blake2b() -> None:
 
 def test_a_fault_of_a_value_is_explained_with_its_path() -> None:
     with pytest.raises(ValidationError) as caught:
-        SCHEMAS["policy.v1"].adapter().validate_python({"tier_latency_target_ms": [0, 1, 1, 1]})
+        SCHEMAS["policy.v1"].adapter().validate_json(b'{"tier_latency_target_ms": [0, 1, 1, 1]}')
     assert codec.explain(caught.value) == (
         "tier_latency_target_ms.0: Input should be greater than or equal to 1"
     )

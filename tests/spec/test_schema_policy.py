@@ -89,7 +89,7 @@ def test_a_policy_out_of_bounds_is_refused(field: str, value: Any) -> None:
 
 
 def test_every_change_of_the_table_is_within_bounds() -> None:
-    assert POLICY.validate_json(json.dumps({"kind": "policy.v1", **CHANGES}) == Policy(**CHANGES))
+    assert POLICY.validate_json(json.dumps({"kind": "policy.v1", **CHANGES})) == Policy(**CHANGES)
 
 
 def test_the_tiers_are_named_from_the_highest_down() -> None:
