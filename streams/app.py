@@ -34,8 +34,9 @@ STOP_S_MAX = 8.0
 # A broker that is away at the start is asked again after this pause.
 BROKER_RETRY_S = 1.0
 HEARTBEAT_S = bus.SESSION_MS / 6000
-# What Faust and its parts say below this is of no use to an operator and comes in floods.
-NOISY_LOGGERS = ("faust", "mode", "aiokafka")
+# What Faust and its parts say below these is of no use to an operator and comes in floods: the
+# client tells each failed attempt to connect; we tell once that the broker is away.
+LOG_LEVELS = {"faust": logging.ERROR, "mode": logging.ERROR, "aiokafka": logging.CRITICAL}
 
 log = logging.getLogger(__name__)
 
@@ -186,8 +187,8 @@ async def run(
 
 def quieten() -> None:
     """Keep the logs of Faust and its parts to what an operator needs."""
-    for name in NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for name, level in LOG_LEVELS.items():
+        logging.getLogger(name).setLevel(level)
 
 
 async def _cells(bootstrap: str, stopping: asyncio.Event) -> int:
@@ -224,10 +225,20 @@ async def _until_over(app: FaustApp, depths: Depths, stopping: asyncio.Event) ->
             if reason is None and app.crashed:
                 reason = app.crash_reason or RuntimeError("Faust gave no reason")
             if reason is not None:
-                log.error("a signal processor failed, so the process ends: %r", reason)
-                raise SignalsError(f"a signal processor failed: {reason!r}") from reason
+                raise _told(reason)
     finally:
         asked.cancel()
+
+
+def _told(reason: BaseException) -> SignalsError:
+    """Say why the process ends: in one line for what is known, with its trace for a defect."""
+    if isinstance(reason, SignalsError):
+        log.error("the process ends: %s", reason)
+        return reason
+    log.error("a signal processor failed, so the process ends", exc_info=reason)
+    error = SignalsError(f"a signal processor failed: {reason!r}")
+    error.__cause__ = reason
+    return error
 
 
 async def _stop(app: FaustApp, depths: Depths) -> None:

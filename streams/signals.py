@@ -107,6 +107,7 @@ class Depths:
         self._producer: AIOKafkaProducer | None = None
         self._ends: AIOKafkaConsumer | None = None
         self._heard_s = time.monotonic()
+        self._away = False
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
@@ -117,7 +118,7 @@ class Depths:
         """
         self._producer = bus.new_producer(self._bootstrap)
         await bus.bounded(self._producer.start(), "accept a producer")
-        await self._connect_ends()
+        self._ends = await self._connect_ends()
         self._heard_s = time.monotonic()
 
     async def stop(self) -> None:
@@ -156,7 +157,12 @@ class Depths:
             if offset > held.next_offset:
                 await self._follow(held, offset)
             if offset == held.next_offset and held.broken is None:
-                await self._fold(held, offset, value)
+                try:
+                    self._fold(held, offset, value)
+                except CodecError:
+                    # Faust delivers what an aborted transaction wrote, too. The log itself, read
+                    # without such records, says whether this one is there.
+                    await self._follow(held, offset + 1)
 
     # From the log
 
@@ -228,15 +234,19 @@ class Depths:
         """Fold what the log holds from the next offset to before `end`."""
         ledger = TopicPartition(LEDGER, held.cell)
         async with bus.consuming(self._bootstrap, [ledger]) as consumer:
-            await self._read(held, consumer, ledger, end)
+            ends = await bus.bounded(consumer.end_offsets([ledger]), "tell an end offset")
+            # A record of an open transaction stands behind the end that can be read.
+            await self._read(held, consumer, ledger, min(end, ends[ledger]))
 
     async def _read(
         self, held: CellDepth, consumer: AIOKafkaConsumer, ledger: TopicPartition, end: int
     ) -> None:
         since_yield = held.continuity.next_seq
         async for record in bus.read_range(consumer, ledger, held.next_offset, end):
-            await self._fold(held, record.offset, record.value)
-            if held.broken is not None:
+            try:
+                self._fold(held, record.offset, record.value)
+            except CodecError as error:
+                await self._break(held, record.offset, record.value, str(error))
                 return
             if held.continuity.next_seq - since_yield > _YIELD_ENTRIES:
                 since_yield = held.continuity.next_seq
@@ -244,12 +254,13 @@ class Depths:
         # The rest of the range holds no records: transaction markers take offsets too.
         held.next_offset = max(held.next_offset, end)
 
-    async def _fold(self, held: CellDepth, offset: int, value: bytes | None) -> None:
+    def _fold(self, held: CellDepth, offset: int, value: bytes | None) -> None:
+        before = held.continuity.position()
         try:
             lines = held.continuity.admit(value)
-        except CodecError as error:
-            await self._break(held, offset, value, str(error))
-            return
+        except CodecError:
+            held.continuity = Continuity(before)
+            raise
         for line in lines:
             held.fold.fold(line.entry)
         held.next_offset = offset + 1
@@ -290,9 +301,14 @@ class Depths:
                 raise SignalsError(
                     f"no signal could be told for {away_s:.0f} s: {error}"
                 ) from error
-            log.warning("no signal was told: %s", error)
-            await self._connect_ends_again()
+            if not self._away:
+                log.warning("no signal can be told, and it is tried again: %s", error)
+            self._away = True
+            await self._disconnect_ends()
             return
+        if self._away:
+            log.info("signals are told again")
+        self._away = False
         self._heard_s = time.monotonic()
 
     async def _publish(self) -> None:
@@ -310,7 +326,9 @@ class Depths:
         """Note the ledgers' ends; read on by itself where Faust lags; end where it is dead."""
         held = self._held.values()
         begun = [item for item in held if item.begun and item.broken is None]
-        if self._ends is None or not begun:
+        if self._ends is None:
+            self._ends = await self._connect_ends()
+        if not begun:
             return
         partitions = {item.cell: TopicPartition(LEDGER, item.cell) for item in begun}
         asked = self._ends.end_offsets(list(partitions.values()))
@@ -339,17 +357,20 @@ class Depths:
                 f" {silent_s:.0f} s while the ledger grew: it is taken for dead"
             )
 
-    async def _connect_ends(self) -> None:
-        self._ends = bus.new_consumer(self._bootstrap)
-        await bus.bounded(self._ends.start(), "accept a consumer", seconds=TIMER_CALL_S_MAX)
+    async def _connect_ends(self) -> AIOKafkaConsumer:
+        consumer = bus.new_consumer(self._bootstrap)
+        try:
+            await bus.bounded(consumer.start(), "accept a consumer", seconds=TIMER_CALL_S_MAX)
+        except bus.BusError:
+            await bus.stop_client(consumer)
+            raise
+        return consumer
 
-    async def _connect_ends_again(self) -> None:
+    async def _disconnect_ends(self) -> None:
+        # A client that lost its broker may stand still for ever; a new one does not.
         if self._ends is not None:
             await bus.stop_client(self._ends)
-        try:
-            await self._connect_ends()
-        except bus.BusError as error:
-            log.debug("the broker is still away: %s", error)
+            self._ends = None
 
 
 async def _pointers(

@@ -51,7 +51,9 @@ class WrittenLedger:
     async def append_raw(self, value: bytes | None) -> int:
         """Append any record; return its offset."""
         headers = [(HEADER_SNAPSHOTS, self.pointers.encode())] if self.pointers else []
-        sent = self._producer.send_and_wait(LEDGER, value, partition=self.cell, headers=headers)
+        sent = self._producer.send_and_wait(
+            LEDGER, value, key=b"%d" % self.cell, partition=self.cell, headers=headers
+        )
         return (await bus.bounded(sent, "take a record")).offset
 
     @property
