@@ -5,6 +5,7 @@ assigned cell gets an owner, which is begun again after a doubt. Decides nothing
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.errors import KafkaError
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from schemas.profile import Profile
 from schemas.topics import CELLS_DEFAULT, REQUESTS
@@ -30,6 +31,7 @@ RETRY_S_MAX = 5.0
 # A superseded owner waits until its group would have told it that the cell is no longer its own.
 SUPERSEDED_WAIT_S = bus.SESSION_MS / 1000 + 1.0
 STEADY_S = 10.0
+COMMIT_S = 1.0
 STOP_S_MAX = 5.0
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class Cells(ConsumerRebalanceListener):
         self._held: dict[int, Held] = {}
         self._group: AIOKafkaConsumer | None = None
         self._stopping = asyncio.Event()
+        self._committed_s = 0.0
 
     def stop(self) -> None:
         """Ask for an orderly end: owners finish the batch in hand."""
@@ -83,14 +86,36 @@ class Cells(ConsumerRebalanceListener):
             while not self._stopping.is_set():
                 # Nothing is fetched (all partitions are paused), but a member must keep asking.
                 await bus.bounded(group.getmany(timeout_ms=500), "answer a group member")
+                await self._commit_for_people(group)
         finally:
             await bus.stop_client(group)
             self._group = None
 
-    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+    async def _commit_for_people(self, group: AIOKafkaConsumer) -> None:
+        """Commit how far the ledgers are, for tools that show lag; no cell ever reads it."""
+        if time.monotonic() - self._committed_s < COMMIT_S:
+            return
+        self._committed_s = time.monotonic()
+        assigned = group.assignment()
+        offsets = {
+            partition: held.owner.next_request_offset
+            for cell, held in self._held.items()
+            if held.owner is not None and (partition := TopicPartition(REQUESTS, cell)) in assigned
+        }
+        known = {partition: offset for partition, offset in offsets.items() if offset is not None}
+        if known:
+            with contextlib.suppress(CommitFailedError, IllegalStateError):
+                # A rebalance came in between: the next commit will do.
+                await bus.bounded(group.commit(known), "take a commit")
+
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride] - coroutines are allowed, the client's type does not say so
+        self, revoked: Iterable[TopicPartition]
+    ) -> None:
         """Keep the owners: most cells stay where they are, and the fence covers the others."""
 
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride] - as above
+        self, assigned: Iterable[TopicPartition]
+    ) -> None:
         """Give up the cells that are others' now, and take those that are new."""
         partitions = list(assigned)
         mine = {partition.partition for partition in partitions}

@@ -10,9 +10,8 @@ the next one learns from the log what is true. It keeps no state that the log do
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -35,12 +34,11 @@ from schemas.policy import Policy
 from schemas.profile import Profile
 from schemas.topics import LEDGER, REQUESTS
 from services import bus
-from services.scheduler.snapshot import encode_pieces, freeze
 from services.scheduler.step import governing, next_due_us, step
-from streams import snapshots
 from streams.admission import CountTokens, Edge, Read
 from streams.effects import effects_of
 from streams.inputs import Inputs
+from streams.publisher import Publisher
 from streams.recovery import (
     HEADER_PUBLISHED,
     HEADER_SNAPSHOTS,
@@ -48,11 +46,10 @@ from streams.recovery import (
     note_source,
     recover_cell,
 )
+from streams.snapshotter import Snapshotter
 
 # A fetch waits at most this long when nothing is due; the due times shorten it.
 IDLE_WAIT_MS = 200
-# Effects on their way before the owner waits for the oldest.
-UNPUBLISHED_MAX = 20_000
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +67,6 @@ class Counts:
     appends: int = 0
     epoch: int = 0
     recovered_entries: int = 0
-    snapshots: int = 0
     last_append_monotonic_s: float = field(default_factory=time.monotonic)
 
 
@@ -102,17 +98,21 @@ class Owner:
         self._frozen_s = session_ms / 2000
         self._edge = Edge(counter_of)
         self._stopping = asyncio.Event()
+        self._serving = False
         self._ledger: AIOKafkaProducer = bus.new_producer(bootstrap)
-        self._world: AIOKafkaProducer = bus.new_producer(bootstrap)
-        self._unacked: deque[tuple[int, list[asyncio.Future[Any]]]] = deque()
-        self._published_seq = -1
-        self._snapshot_task: asyncio.Task[None] | None = None
-        self._snapshot_slot = 0
+        self._publisher = Publisher(bootstrap)
+        self._snapshots = Snapshotter(cell, self._publisher)
         self.counts = Counts()
 
     def stop(self) -> None:
         """Ask the owner to end after the batch in hand."""
         self._stopping.set()
+
+    @property
+    def next_request_offset(self) -> int | None:
+        """The offset of headway.requests up to which everything is on the ledger, if known yet."""
+        last = self._shell.inputs.get((REQUESTS, self._cell)) if self._serving else None
+        return None if last is None else last + 1
 
     async def run(self) -> None:
         """Recover, take over and serve until stopped or in doubt.
@@ -133,18 +133,17 @@ class Owner:
         except KafkaError as error:
             raise bus.BusError(f"Kafka failed the owner of cell {self._cell}: {error!r}") from error
         finally:
-            if self._snapshot_task is not None:
-                self._snapshot_task.cancel()
+            self._snapshots.stop()
             await asyncio.gather(
-                inputs.stop(), bus.stop_client(self._ledger), bus.stop_client(self._world)
+                inputs.stop(), bus.stop_client(self._ledger), self._publisher.stop()
             )
 
     # Taking over
 
     async def _take_over(self) -> None:
         await bus.bounded(self._ledger.start(), "accept a producer")
-        await bus.bounded(self._world.start(), "accept a producer")
         recovered = await recover_cell(self._bootstrap, self._cell)
+        await self._publisher.start(recovered.published_seq)
         self._adopt(recovered)
         fact = OwnerTookOver(
             at_us=self._now_us(),
@@ -178,9 +177,7 @@ class Owner:
     def _adopt(self, recovered: Recovered) -> None:
         self._state = recovered.state
         self._shell = recovered.shell
-        self._pointers = recovered.pointers[: snapshots.SLOTS]
-        self._published_seq = recovered.published_seq
-        self._snapshot_seq = recovered.pointers[0].seq if recovered.pointers else -1
+        self._snapshots.adopt(recovered.pointers)
         for name, model in self._state.models.items():
             self._edge.profiles[name] = model.profile
 
@@ -200,12 +197,12 @@ class Owner:
         ]
         owned = {(e.topic, e.partition) for e in effects if e.topic != REQUESTS}
         tails = await self._inputs.effect_tails(sorted(owned))
-        sent = [
-            await self._send(effect)
+        lacking = [
+            effect
             for effect in effects
             if (effect.seq, effect.index) > tails.get((effect.topic, effect.partition), (-1, -1))
         ]
-        self._unacked.append((self._missing[-1].seq, sent))
+        await self._publisher.publish(lacking, self._missing[-1].seq)
         self._missing = []
 
     async def _read_config(self) -> None:
@@ -216,11 +213,12 @@ class Owner:
     # Serving
 
     async def _serve(self) -> None:
+        self._serving = True
         while not self._stopping.is_set():
             records = await self._inputs.poll(self._wait_ms(), self._batch_max())
             await self._record(records)
-            self._start_snapshot_if_due()
-        await self._settle(0)
+            self._snapshots.take_if_due(self._state, self._shell)
+        await self._publisher.settle(0)
 
     def _wait_ms(self) -> int:
         due_us = next_due_us(self._state.policy, self._state)
@@ -249,7 +247,7 @@ class Owner:
                 return
             facts.append((ClockTicked(at_us=at_us), None))
         entries = await self._append(facts)
-        await bus.bounded(self._publish(entries), "take effects")
+        await self._publish(entries)
 
     def _is_new(self, read: Read) -> bool:
         """Return whether a fact was not recorded before; moves the input's position on."""
@@ -335,83 +333,21 @@ class Owner:
             )
 
     def _marks(self) -> bus.Headers:
-        self._count_acks()
-        marks: bus.Headers = [(HEADER_PUBLISHED, b"%d" % self._published_seq)]
-        if self._pointers:
-            text = ";".join(pointer.text() for pointer in self._pointers)
-            marks.append((HEADER_SNAPSHOTS, text.encode()))
+        self._publisher.count_acks()
+        marks: bus.Headers = [(HEADER_PUBLISHED, b"%d" % self._publisher.published_seq)]
+        pointers = self._snapshots.pointers_text()
+        if pointers:
+            marks.append((HEADER_SNAPSHOTS, pointers.encode()))
         return marks
 
-    # Effects
-
     async def _publish(self, entries: list[Entry]) -> None:
-        sent = [
-            await self._send(effect)
+        effects = [
+            effect
             for entry in entries
             for effect in await effects_of(entry, self._inputs, self._cells)
         ]
+        await self._publisher.publish(effects, entries[-1].seq)
         self._inputs.forget(entries)
-        self._unacked.append((entries[-1].seq, sent))
-        self._count_acks()
-        await self._settle(UNPUBLISHED_MAX)
-
-    async def _send(self, effect: Any) -> "asyncio.Future[Any]":
-        return await self._world.send(
-            effect.topic,
-            effect.value,
-            key=effect.key,
-            partition=effect.partition,
-            headers=effect.headers,
-        )
-
-    def _count_acks(self) -> None:
-        while self._unacked and all(future.done() for future in self._unacked[0][1]):
-            seq, futures = self._unacked.popleft()
-            for future in futures:
-                failure = future.exception()
-                if failure is not None:
-                    raise bus.BusError(f"Kafka did not take an effect: {failure!r}") from failure
-            self._published_seq = seq
-
-    async def _settle(self, most: int) -> None:
-        """Wait until at most `most` batches of effects are on their way."""
-        while len(self._unacked) > most:
-            oldest = self._unacked[0][1]
-            await bus.bounded(asyncio.gather(*oldest), "take effects")
-            self._count_acks()
-
-    # Snapshots
-
-    def _start_snapshot_if_due(self) -> None:
-        last_seq = self._shell.position.next_seq - 1
-        running = self._snapshot_task is not None and not self._snapshot_task.done()
-        if running or last_seq - self._snapshot_seq < self._state.policy.snapshot_entries:
-            return
-        self._snapshot_seq = last_seq
-        frozen = freeze(self._state)
-        shell = replace(
-            self._shell, inputs=dict(self._shell.inputs), routed=dict(self._shell.routed)
-        )
-        self._snapshot_task = asyncio.create_task(self._snapshot(frozen, shell, last_seq))
-
-    async def _snapshot(self, frozen: Any, shell: snapshots.Shell, seq: int) -> None:
-        def make() -> bytes:
-            return snapshots.pack(shell, b"".join(encode_pieces(frozen)))
-
-        try:
-            packed = await asyncio.to_thread(make)
-            # A snapshot stands only for entries whose effects are all out, because recovery from
-            # it does not look at the entries before.
-            while self._published_seq < seq:
-                await asyncio.sleep(0.05)
-            slot = self._snapshot_slot
-            pointer = await snapshots.write(self._world, self._cell, slot, shell, packed)
-        except (bus.BusError, KafkaError) as error:
-            log.warning("cell %d: the snapshot of seq %d failed: %s", self._cell, seq, error)
-            return
-        self._snapshot_slot = (slot + 1) % snapshots.SLOTS
-        self._pointers = [pointer, *self._pointers][: snapshots.SLOTS]
-        self.counts.snapshots += 1
 
     def _now_us(self) -> int:
         """The one reading of the clock: µs since the epoch. The core never lets it go back."""

@@ -44,15 +44,16 @@ class Shell:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where a snapshot lies: its first and last chunk's offset, and the seq it stands for."""
+    """Where a snapshot lies: its first and last chunk's offset, its seq, and its slot."""
 
     first: int
     last: int
     seq: int
+    slot: int
 
     def text(self) -> str:
         """Return the form in which ledger records carry it."""
-        return f"{self.first}:{self.last}:{self.seq}"
+        return f"{self.first}:{self.last}:{self.seq}:{self.slot}"
 
 
 def read_pointers(text: str) -> list[Pointer]:
@@ -60,7 +61,7 @@ def read_pointers(text: str) -> list[Pointer]:
     pointers: list[Pointer] = []
     for part in filter(None, text.split(";")):
         numbers = part.split(":")
-        if len(numbers) == 3 and all(number.isdigit() for number in numbers):  # noqa: PLR2004 - first, last, seq
+        if len(numbers) == 4 and all(number.isdigit() for number in numbers):  # noqa: PLR2004 - its fields
             pointers.append(Pointer(*(int(number) for number in numbers)))
     return pointers
 
@@ -122,7 +123,7 @@ async def write(
         key = f"{cell}/{slot}/{part}".encode()
         sent = producer.send_and_wait(SNAPSHOTS, encode(chunk), key=key, partition=cell)
         offsets.append((await bus.bounded(sent, "take a snapshot")).offset)
-    return Pointer(offsets[0], offsets[-1], seq)
+    return Pointer(offsets[0], offsets[-1], seq, slot)
 
 
 async def read(consumer: AIOKafkaConsumer, cell: int, pointer: Pointer) -> tuple[Shell, State]:
