@@ -1,234 +1,313 @@
-"""The ClickHouse HTTP interface in front of the embedded engine, on 127.0.0.1 only.
+"""The embedded engine behind ClickHouse's HTTP interface, on 127.0.0.1, for clients as they are.
 
-May use the engine and a socket; knows nothing of Headway's tables. Any ClickHouse client works
-against it as against a server. Queries run in threads, so a long one stops nobody else.
+`clickhouse_connect.get_client(host=…, port=…)`, curl and BI tools work against it as against a
+server. Differences from one: no users, no external data, no temporary tables; a session keeps what
+SET and USE said. Knows no table and no topic; queries run in threads, so the event loop stays live.
 """
 
 import asyncio
 import json
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
+from multidict import CIMultiDict
 
-from services.recorder.chdb_engine import Answer, Engine, EngineError
-from services.recorder.http_request import (
-    STREAMED_FORMATS,
-    Compressor,
-    Statement,
-    decoded,
-    parse,
+from services.recorder.engine import (
+    ERROR_NOT_IMPLEMENTED,
+    ERROR_READONLY,
+    Answer,
+    Call,
+    Engine,
+    EngineError,
 )
+from services.recorder.http_query import Compressor, HttpQuery, decompress, read_query
+from services.recorder.statement import Statement, read_statement
 
-T = TypeVar("T")
+HOST = "127.0.0.1"
+SESSIONS_MAX = 1_000
+# Formats whose blocks may simply follow each other; any other has to be built whole.
+_STREAMED = frozenset(
+    {
+        "Native",
+        "TabSeparated",
+        "TSV",
+        "TabSeparatedRaw",
+        "TSVRaw",
+        "CSV",
+        "RowBinary",
+        "JSONEachRow",
+        "JSONCompactEachRow",
+    }
+)
+# An error within the first bytes of a result still becomes an HTTP error.
+HELD_BACK_BYTES = 4 * 1024 * 1024
+_TIMEZONE = "UTC"
+_JSON_FORMATS = ("JSON",)
+_STATUS = {62: 400, 6: 400, 27: 400, 53: 400, 457: 400, 36: 400, 47: 404, 46: 404, 60: 404, 81: 404}
+_STATUS |= {115: 404, 73: 404, ERROR_READONLY: 403, ERROR_NOT_IMPLEMENTED: 501}
 
-HOST: Final = "127.0.0.1"
-PORT_NAME: Final = "http.port"
-_REQUEST_BYTES_MAX: Final = 128 * 1024 * 1024
-# A result that is to be complete before the reply begins is held in memory: this much at most.
-_HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-_TOO_MANY_BYTES: Final = 307
-_QUERIES_AT_ONCE: Final = 4
-_TEXT: Final = "text/plain; charset=UTF-8"
-# HTTP states by ClickHouse's error code; all others are 500, as its own server does it.
-_NOT_FOUND_CODES: Final = frozenset({46, 47, 48, 60, 81, 115})
-_BAD_REQUEST_CODES: Final = frozenset({6, 26, 27, 36, 38, 41, 43, 53, 62, 69, 117, 271, 457})
-_READONLY: Final = 164
+StatusSource = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class PortTakenError(RuntimeError):
+    """The port is in use; the sentence says what to do."""
 
 
 class ChdbServer:
-    """Serves `engine` over HTTP; `add_routes` may hang more paths into `app` before the start."""
+    """Serves one engine.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        engine: which the server only uses; whoever made it closes it, after `stop`.
+        status: gives what /headway/status tells, or None where there is nothing to tell.
+    """
+
+    def __init__(self, engine: Engine, status: StatusSource | None = None) -> None:
         self._engine = engine
-        self._threads = ThreadPoolExecutor(_QUERIES_AT_ONCE, "chdb-query")
-        self.app = web.Application(client_max_size=_REQUEST_BYTES_MAX)
-        self.app.router.add_get("/ping", self._ping)
-        self.app.router.add_get("/", self._handle)
-        self.app.router.add_post("/", self._handle)
-        # Bodies are decoded here, frame by frame: the library stops after the first frame.
-        self._runner = web.AppRunner(self.app, auto_decompress=False, access_log=None)
+        self._status = status
+        self._threads = ThreadPoolExecutor(engine.limits.query_threads, "clickhouse-query")
+        self._sessions: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._runner: web.AppRunner | None = None
         self.port = 0
 
-    async def start(self, port: int | None, remember_in: Path) -> int:
-        """Serve on `port`, else on the one remembered, else on a free one; return which.
+    async def start(self, port: int = 0) -> int:
+        """Serve on `port`, or on a free one if it is 0; return which.
 
         Raises:
-            OSError: `port` was asked for and is taken.
+            PortTakenError: another process listens there.
         """
+        app = web.Application(
+            client_max_size=self._engine.limits.body_bytes, middlewares=[_refuse_browsers]
+        )
+        app.router.add_get("/ping", _ok)
+        app.router.add_get("/replicas_status", _ok)
+        app.router.add_get("/headway/status", self._tell_status)
+        app.router.add_route("*", "/", self._handle)
+        # aiohttp would undo one compressed frame, a client may send several: we undo them.
+        self._runner = web.AppRunner(app, auto_decompress=False, access_log=None)
         await self._runner.setup()
-        self.port = await listen(self._runner, port, remember_in)
+        site = web.TCPSite(self._runner, HOST, port, shutdown_timeout=1.0)
+        try:
+            await site.start()
+        except OSError as error:
+            await self.stop()
+            raise PortTakenError(
+                f"the recorder cannot listen on {HOST}:{port}: {error.strerror}; choose another"
+                " with --port"
+            ) from error
+        self.port = int(self._runner.addresses[0][1])
         return self.port
 
     async def stop(self) -> None:
-        """Stop serving; queries that run are waited for."""
-        await self._runner.cleanup()
+        """Answer what is under way and stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def _ping(self, _request: web.Request) -> web.Response:
-        return web.Response(text="Ok.\n")
+    async def _tell_status(self, request: web.Request) -> web.Response:
+        del request
+        return web.json_response({} if self._status is None else await self._status())
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        began_s = time.perf_counter()
         query_id = request.query.get("query_id") or str(uuid.uuid4())
         try:
-            statement, compressor = await _read(request)
-            if statement is None:
+            query = await self._read(request)
+            if not query.sql.strip():
                 return web.Response(text="Ok.\n")
-            streams = statement.selects and statement.form in STREAMED_FORMATS
-            if streams and not statement.wait:
-                return await self._stream(request, statement, compressor, query_id)
-            answer = await self._in_thread(self._answer, statement, streams)
+            statement = read_statement(query.sql)
+            call = self._call_of(query, statement)
+            if statement.kind == "select" and call.output_format in _STREAMED:
+                return await self._stream(request, query, call, query_id, began_s)
+            answer = await self._run(query, statement, call)
+            self._remember(query, statement)
         except EngineError as error:
             return _failure(error, query_id)
-        body = compressor.compress(answer.body) + compressor.finish() if answer.body else b""
-        headers = _headers(statement, query_id) | {"X-ClickHouse-Summary": _summary(answer)}
-        if body and compressor.name:
-            headers["Content-Encoding"] = compressor.name
+        except web.HTTPRequestEntityTooLarge as error:
+            return _failure(
+                EngineError(f"Code: 241. DB::Exception: {error.text} (MEMORY_LIMIT_EXCEEDED)"),
+                query_id,
+            )
+        headers = _headers(query_id, answer, began_s)
+        if statement.has_result:
+            _describe(headers, call.output_format)
+        body = answer.body
+        if query.encoding and body:
+            compressor = Compressor(query.encoding)
+            body = compressor.add(body) + compressor.end()
+            headers["Content-Encoding"] = query.encoding
         return web.Response(body=body, headers=headers)
 
-    def _answer(self, statement: Statement, streams: bool) -> Answer:  # noqa: FBT001 - called by place from the pool
-        if statement.rows is not None:
-            return self._engine.insert(
-                statement.sql, statement.form, statement.rows, statement.call
+    async def _read(self, request: web.Request) -> HttpQuery:
+        fields = {name: value for name, value in request.query.items() if isinstance(value, str)}
+        if request.content_type == "multipart/form-data":
+            form = await request.post()
+            for name, value in form.items():
+                if not isinstance(value, str):
+                    raise EngineError(
+                        f"Code: {ERROR_NOT_IMPLEMENTED}. DB::Exception: The embedded ClickHouse"
+                        " takes no external data; insert it into a table first. (NOT_IMPLEMENTED)"
+                    )
+                fields[name] = value
+            body = b""
+        else:
+            body = decompress(
+                await request.read(),
+                request.headers.get("Content-Encoding"),
+                self._engine.limits.body_bytes,
             )
-        if not streams:
-            return self._engine.query(statement.sql, statement.form, statement.call)
-        parts: list[bytes] = []
-        held = 0
-        for part in self._engine.stream(statement.sql, statement.form, statement.call):
-            held += len(part)
-            if held > _HELD_BYTES_MAX:
-                raise EngineError(
-                    f"Code: {_TOO_MANY_BYTES}. DB::Exception: the result is larger than"
-                    f" {_HELD_BYTES_MAX} bytes; read it as a stream, or ask for less"
-                )
-            parts.append(part)
-        return Answer(b"".join(parts))
+        return read_query(request.method, fields, request.headers, body)
+
+    def _call_of(self, query: HttpQuery, statement: Statement) -> Call:
+        if statement.makes_temporary:
+            raise EngineError(
+                f"Code: {ERROR_NOT_IMPLEMENTED}. DB::Exception: The embedded ClickHouse keeps no"
+                " temporary tables; use a subquery, or a table of the Memory engine."
+                " (NOT_IMPLEMENTED)"
+            )
+        before = () if query.session_id is None else self._sessions.get(query.session_id, ())
+        bounds = {"max_result_bytes": str(self._engine.limits.result_bytes)}
+        output_format = statement.format or query.default_format
+        streamed = statement.kind == "select" and output_format in _STREAMED
+        return Call(
+            output_format=output_format,
+            params=query.params,
+            settings=query.settings if streamed else bounds | query.settings,
+            database=query.database,
+            before=before,
+            readonly=query.readonly,
+        )
+
+    async def _run(self, query: HttpQuery, statement: Statement, call: Call) -> Answer:
+        work: Callable[[], Answer]
+        if statement.kind == "insert-data" and statement.format is not None:
+            head = statement.head.decode(errors="replace")
+            data = query.sql[statement.data_at :]
+            work = partial(self._engine.insert, head, statement.format, data, call)
+        else:
+            work = partial(self._engine.execute, query.sql, call)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _remember(self, query: HttpQuery, statement: Statement) -> None:
+        if query.session_id is None or statement.kind != "session":
+            return
+        said = self._sessions.pop(query.session_id, ())
+        self._sessions[query.session_id] = (*said, query.sql.decode(errors="replace"))
+        while len(self._sessions) > SESSIONS_MAX:
+            self._sessions.popitem(last=False)
 
     async def _stream(
-        self, request: web.Request, statement: Statement, compressor: Compressor, query_id: str
+        self, request: web.Request, query: HttpQuery, call: Call, query_id: str, began_s: float
     ) -> web.StreamResponse:
-        parts = self._engine.stream(statement.sql, statement.form, statement.call)
+        loop = asyncio.get_running_loop()
+        pieces = self._engine.stream(query.sql, call)
         try:
-            # An error before the first block is still an HTTP error.
-            part = await self._in_thread(_next_part, parts)
-            response = web.StreamResponse(headers=_headers(statement, query_id))
-            if compressor.name:
-                response.headers["Content-Encoding"] = compressor.name
+            held, more = await loop.run_in_executor(self._threads, _first_pieces, pieces)
+            headers = _headers(query_id, Answer(b""), began_s)
+            _describe(headers, call.output_format)
+            tag = uuid.uuid4().hex[:16]
+            headers["X-ClickHouse-Exception-Tag"] = tag
+            compressor = Compressor(query.encoding) if query.encoding else None
+            if query.encoding:
+                headers["Content-Encoding"] = query.encoding
+            if not more:
+                body = compressor.add(held) + compressor.end() if compressor else held
+                return web.Response(body=body, headers=headers)
+            response = web.StreamResponse(headers=headers)
             await response.prepare(request)
-            while part is not None:
-                await response.write(compressor.compress(part))
-                try:
-                    part = await self._in_thread(_next_part, parts)
-                except EngineError as error:
-                    await response.write(compressor.compress(f"\n{error.text}\n".encode()))
-                    # Cut, so that no client takes what it has for the whole result.
-                    if request.transport is not None:
-                        request.transport.abort()
-                    return response
-            await response.write(compressor.finish())
+            piece: bytes | None = held
+            while piece is not None:
+                if ready := compressor.add(piece) if compressor else piece:
+                    await response.write(ready)
+                piece = await loop.run_in_executor(self._threads, _next_piece, pieces, tag)
+            if compressor and (rest := compressor.end()):
+                await response.write(rest)
             await response.write_eof()
+            return response
         finally:
-            await self._in_thread(_close, parts)
-        return response
-
-    async def _in_thread(self, call: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+            close = getattr(pieces, "close")  # noqa: B009 - a generator, typed as the iterator it is
+            await loop.run_in_executor(self._threads, close)
 
 
-async def listen(runner: web.AppRunner, port: int | None, remember_in: Path) -> int:
-    """Bind a started runner to `port`, else to the port remembered, else to a free one.
-
-    Raises:
-        OSError: `port` was asked for and is taken.
-    """
-    file = remember_in / PORT_NAME
-    known = file.read_text().strip() if file.exists() else ""
-    remembered = [int(known)] if known.isdigit() and 0 < int(known) < 65536 else []  # noqa: PLR2004 - ports end there
-    wanted = [port] if port else [*remembered, 0]
-    for choice in wanted:
-        site = web.TCPSite(runner, HOST, choice)
-        try:
-            await site.start()
-        except OSError:
-            if choice == wanted[-1]:
-                raise
-            continue
-        break
-    bound = int(runner.addresses[0][1])
-    file.write_text(f"{bound}\n")
-    return bound
+def _first_pieces(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
+    """Return the result up to HELD_BACK_BYTES, and whether there may be more."""
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= HELD_BACK_BYTES:
+            return b"".join(held), True
+    return b"".join(held), False
 
 
-async def _read(request: web.Request) -> tuple[Statement | None, Compressor]:
-    body = b""
-    fields: dict[str, str] = {}
-    if request.content_type in {"multipart/form-data", "application/x-www-form-urlencoded"}:
-        posted = await request.post()
-        fields = {name: value for name, value in posted.items() if isinstance(value, str)}
+def _next_piece(pieces: Iterator[bytes], tag: str) -> bytes | None:
+    """Return the next piece; a failure comes as the text that clients look for in the body."""
+    try:
+        return next(pieces, None)
+    except EngineError as error:
+        text = str(error)
+        size = len(text.encode()) + 1
+        return f"\r\n__exception__\r\n{tag}\r\n{text}\n{size} {tag}\r\n__exception__\r\n".encode()
+
+
+def _headers(query_id: str, answer: Answer, began_s: float) -> CIMultiDict[str]:
+    summary = {
+        "read_rows": str(answer.rows_read),
+        "read_bytes": str(answer.bytes_read),
+        "written_rows": str(answer.rows_written),
+        "written_bytes": str(answer.bytes_written),
+        "elapsed_ns": str(int((time.perf_counter() - began_s) * 1e9)),
+    }
+    return CIMultiDict(
+        {
+            "X-ClickHouse-Query-Id": query_id,
+            "X-ClickHouse-Server-Display-Name": "headway-embedded",
+            "X-ClickHouse-Timezone": _TIMEZONE,
+            "X-ClickHouse-Summary": json.dumps(summary),
+        }
+    )
+
+
+def _describe(headers: CIMultiDict[str], output_format: str) -> None:
+    headers["X-ClickHouse-Format"] = output_format
+    if output_format.startswith("JSON"):
+        headers["Content-Type"] = "application/json; charset=UTF-8"
+    elif output_format.startswith(("TSV", "TabSeparated", "Pretty")):
+        headers["Content-Type"] = "text/tab-separated-values; charset=UTF-8"
+    elif output_format.startswith("CSV"):
+        headers["Content-Type"] = "text/csv; charset=UTF-8"
     else:
-        body = decoded(await request.read(), request.headers.get("Content-Encoding", ""))
-    params = dict(request.query)
-    wants = params.get("enable_http_compression", "0") not in {"", "0"}
-    compressor = Compressor(request.headers.get("Accept-Encoding", "") if wants else "")
-    if header_format := request.headers.get("X-ClickHouse-Format"):
-        params.setdefault("default_format", header_format)
-    if header_database := request.headers.get("X-ClickHouse-Database"):
-        params.setdefault("database", header_database)
-    if not body and not fields and "query" not in params and request.method == "GET":
-        return None, compressor
-    return parse(params, fields, body), compressor
-
-
-def _headers(statement: Statement, query_id: str) -> dict[str, str]:
-    return {
-        "X-ClickHouse-Query-Id": query_id,
-        "X-ClickHouse-Format": statement.form,
-        "X-ClickHouse-Timezone": "UTC",
-        "X-ClickHouse-Server-Display-Name": "headway-embedded",
-        "Content-Type": _TEXT,
-    }
-
-
-def _summary(answer: Answer) -> str:
-    told = {
-        "read_rows": answer.read_rows,
-        "read_bytes": answer.read_bytes,
-        "written_rows": answer.written_rows,
-        "written_bytes": 0,
-        "result_rows": 0,
-        "elapsed_ns": int(answer.elapsed_s * 1e9),
-    }
-    return json.dumps({name: str(value) for name, value in told.items()})
+        headers["Content-Type"] = "application/octet-stream"
 
 
 def _failure(error: EngineError, query_id: str) -> web.Response:
-    status = 404 if error.code in _NOT_FOUND_CODES else 500
-    if error.code in _BAD_REQUEST_CODES:
-        status = 400
-    text = error.text
-    if error.code == _READONLY:
-        status = 403
-        text += ". This connection only reads: statements that change data are refused here"
     return web.Response(
-        status=status,
-        text=text + "\n",
+        text=f"{error}\n",
+        status=_STATUS.get(error.code, 500),
         headers={
             "X-ClickHouse-Exception-Code": str(error.code),
             "X-ClickHouse-Query-Id": query_id,
-            "Content-Type": _TEXT,
+            "X-ClickHouse-Timezone": _TIMEZONE,
         },
     )
 
 
-def _next_part(parts: Iterator[bytes]) -> bytes | None:
-    return next(parts, None)
+async def _ok(request: web.Request) -> web.Response:
+    del request
+    return web.Response(text="Ok.\n")
 
 
-def _close(parts: Iterator[bytes]) -> None:
-    close = getattr(parts, "close", None)
-    if close is not None:
-        close()
+@web.middleware
+async def _refuse_browsers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    # A web page that a person has open must not reach the store by way of their browser.
+    if "Origin" in request.headers:
+        return web.Response(status=403, text="The recorder's store does not answer web pages.\n")
+    return await handler(request)
