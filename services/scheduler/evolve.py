@@ -14,6 +14,7 @@ from schemas.facts import Fact
 from schemas.ids import cell_of
 from schemas.policy import policy_digest
 from services.scheduler import due
+from services.scheduler.hearing import current, hear, time_passed
 from services.scheduler.state import (
     CAUSE_INDEX,
     AttemptGone,
@@ -34,22 +35,6 @@ def evolve(state: State, event: Fact | Decision) -> None:
             the ledger and this code do not belong together.
     """
     _EVOLVE[type(event)](state, event)
-
-
-def time_passed(state: State, at_us: int) -> None:
-    """Move the clock on: every fact does, before anything else is remembered of it."""
-    if at_us - state.now_us > state.policy.replica_lost_ms * 500:
-        # No fact for half the silence that counts as a loss: the cell could not hear (it was
-        # frozen, or the broker was gone), so silence up to now says nothing about a replica.
-        state.blind_until_us = at_us
-    state.now_us = max(state.now_us, at_us)
-    ended = state.ended
-    while ended:
-        request_id, first = next(iter(ended.items()))
-        if first.keep_until_us > state.now_us and len(ended) <= state.policy.dedupe_ids_max:
-            break
-        del ended[request_id]
-    state.touched.clear()
 
 
 # Facts
@@ -103,19 +88,19 @@ def _replica_starting(state: State, fact: f.ReplicaStarting) -> None:
 
 def _replica_ready(state: State, fact: f.ReplicaReady) -> None:
     time_passed(state, fact.at_us)
-    if not _hear(state, fact):
+    if not hear(state, fact):
         state.pending.append(fact)
 
 
 def _heartbeat(state: State, fact: f.ReplicaHeartbeat) -> None:
     time_passed(state, fact.at_us)
-    if not _hear(state, fact):
+    if not hear(state, fact):
         state.pending.append(fact)
 
 
 def _replica_draining(state: State, fact: f.ReplicaDraining) -> None:
     time_passed(state, fact.at_us)
-    if _hear(state, fact):
+    if hear(state, fact):
         state.models[fact.model].replicas[fact.slot].draining = True
         state.touched[fact.model] = None
 
@@ -126,65 +111,31 @@ def _replica_stopped(state: State, fact: f.ReplicaStopped) -> None:
     if model is not None and model.starting.get(fact.slot) == fact.incarnation:
         del model.starting[fact.slot]
         state.touched[fact.model] = None
-    if _hear(state, fact):
+    if hear(state, fact):
         state.pending.append(fact)
 
 
 def _work_noted(state: State, fact: f.WorkStarted | f.WorkProgressed) -> None:
     time_passed(state, fact.at_us)
-    _hear(state, fact)
+    hear(state, fact)
 
 
 def _work_finished(state: State, fact: f.WorkFinished) -> None:
     time_passed(state, fact.at_us)
-    if _hear(state, fact):
-        state.pending.extend((item, fact.offset) for item in _current(state, fact))
+    if hear(state, fact):
+        state.pending.extend((item, fact.offset) for item in current(state, fact))
 
 
 def _work_left(state: State, fact: f.WorkLeft) -> None:
     time_passed(state, fact.at_us)
-    if _hear(state, fact):
-        state.pending.extend((item, fact.offset) for item in _current(state, fact))
+    if hear(state, fact):
+        state.pending.extend((item, fact.offset) for item in current(state, fact))
 
 
 def _work_failed(state: State, fact: f.WorkFailed) -> None:
     time_passed(state, fact.at_us)
-    if _hear(state, fact):
-        state.pending.extend(_current(state, fact))
-
-
-def _hear(state: State, fact: f.WorkerFact) -> bool:
-    """Note that a replica spoke; return whether that life of it is the one known here."""
-    model = state.models.get(fact.model)
-    replica = model.replicas.get(fact.slot) if model else None
-    if replica is None or replica.incarnation != fact.incarnation:
-        return False
-    key = (fact.model, fact.slot)
-    state.heard[key] = state.now_us
-    state.heard.move_to_end(key)
-    return True
-
-
-def _current(
-    state: State,
-    fact: f.WorkFinished | f.WorkFailed | f.WorkLeft,
-) -> list[Any]:
-    """Return the items that speak of an attempt that runs now, one per request.
-
-    A report of an older attempt is on record and changes nothing.
-    """
-    items: dict[str, Any] = {}
-    for item in fact.items:
-        request = state.requests.get(item.id)
-        if (
-            request is not None
-            and request.stage == "running"
-            and request.attempt == item.attempt
-            and request.slot == fact.slot
-            and request.model == fact.model
-        ):
-            items.setdefault(item.id, item)
-    return list(items.values())
+    if hear(state, fact):
+        state.pending.extend(current(state, fact))
 
 
 # Decisions

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from random import Random
-from typing import Any
 
 from schemas import decisions as d
 from schemas import facts as f
@@ -24,12 +23,10 @@ from schemas.profile import Profile
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from services.scheduler.state import State
 from services.scheduler.step import governing, next_due_us, recover, step
+from tests.sim.scheduler_replica import HEARTBEAT_US, MS, SECOND, Replica
 
-MS = 1000
-SECOND = 1_000_000
 BUS_US = 500
 RESTART_US = 300 * MS
-HEARTBEAT_US = SECOND
 BATCH_FACTS_MAX = 8
 PROFILE = Profile(
     model="m",
@@ -42,173 +39,6 @@ PROFILE = Profile(
 
 DecisionId = tuple[int, int]
 KILLS = ("before the append", "after the append", "amid the effects")
-
-
-@dataclass
-class Attempt:
-    """One attempt at one request, in a replica's batch."""
-
-    id: str
-    attempt: int
-    blocks: int
-    prompt_tokens: int
-    tokens_wanted: int
-    read_us: int
-    tokens: int = 0
-    leaving: bool = False
-
-    def usage(self, iteration_us: int) -> f.Usage:
-        return f.Usage(
-            prompt_tokens=self.prompt_tokens,
-            output_tokens=self.tokens,
-            queued_us=0,
-            prefill_us=iteration_us,
-            decode_us=max(0, self.tokens - 1) * iteration_us,
-            first_token_us=iteration_us if self.tokens else None,
-        )
-
-
-@dataclass
-class Replica:
-    """A replica that makes one token for each running request in each iteration."""
-
-    world: "World"
-    slot: int
-    life: str
-    kv_blocks: int
-    max_batch: int
-    iteration_us: int
-    running: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
-    alive: bool = True
-    frozen: bool = False
-    iterating: bool = False
-
-    def say_ready(self) -> None:
-        self.world.send(
-            f.ReplicaReady(
-                model="m",
-                slot=self.slot,
-                incarnation=self.life,
-                engine="simulated",
-                dtype="float32",
-                device="cpu",
-                kv_pool_bytes=self.kv_blocks * 1024,
-                kv_blocks=self.kv_blocks,
-                block_tokens=16,
-                max_batch=self.max_batch,
-                max_sequence_tokens=8192,
-                weights_bytes=1024,
-            )
-        )
-
-    def beat(self) -> None:
-        if not self.alive:
-            return
-        if not self.frozen:
-            self.world.send(
-                f.ReplicaHeartbeat(
-                    model="m",
-                    slot=self.slot,
-                    incarnation=self.life,
-                    running=len(self.running),
-                    kv_blocks_used=sum(item.blocks for item in self.running.values()),
-                    output_tokens=0,
-                )
-            )
-        self.world.after(HEARTBEAT_US, self.beat)
-
-    def read(self, decision: d.Decision) -> None:
-        """Take one message of this replica's slot of the work topic."""
-        if isinstance(decision, d.RequestDispatched) and decision.incarnation == self.life:
-            self._join(decision)
-        elif isinstance(decision, d.LeaveAsked) and decision.incarnation == self.life:
-            item = self.running.get(decision.id)
-            if item is not None and item.attempt == decision.attempt:
-                item.leaving = True
-        elif isinstance(decision, d.ReplicaTurnedAway) and decision.incarnation == self.life:
-            self.running.clear()
-            if decision.rejoin:
-                self.say_ready()
-            else:
-                self.alive = False
-
-    def _join(self, decision: d.RequestDispatched) -> None:
-        self.running[decision.id] = Attempt(
-            decision.id,
-            decision.attempt,
-            decision.blocks,
-            decision.prompt_tokens,
-            min(decision.max_output_tokens, self.world.tokens_of.get(decision.id, 1 << 30)),
-            self.world.now_us,
-        )
-        # The core must never ask for more than there is, whatever it believes.
-        assert sum(item.blocks for item in self.running.values()) <= self.kv_blocks
-        assert len(self.running) <= self.max_batch
-        self.world.started[decision.id] += 1
-        self.world.send(
-            f.WorkStarted(
-                model="m",
-                slot=self.slot,
-                incarnation=self.life,
-                items=(f.WorkRef(id=decision.id, attempt=decision.attempt),),
-            )
-        )
-        if not self.iterating:
-            self.iterating = True
-            self.world.after(self.iteration_us, self.iterate)
-
-    def iterate(self) -> None:
-        if not self.alive or not self.running:
-            self.iterating = False
-            return
-        self.world.after(self.iteration_us, self.iterate)
-        if self.frozen:
-            return
-        left: list[f.WorkDeparture] = []
-        done: list[f.WorkDone] = []
-        for item in list(self.running.values()):
-            if item.leaving:
-                left.append(
-                    f.WorkDeparture(
-                        id=item.id,
-                        attempt=item.attempt,
-                        cause="cancelled",
-                        usage=item.usage(self.iteration_us),
-                    )
-                )
-                del self.running[item.id]
-                continue
-            item.tokens += 1
-            if item.tokens >= item.tokens_wanted:
-                done.append(
-                    f.WorkDone(
-                        id=item.id,
-                        attempt=item.attempt,
-                        finish_reason="length",
-                        usage=item.usage(self.iteration_us),
-                        output_digest="0123456789abcdef",
-                    )
-                )
-                del self.running[item.id]
-        who: dict[str, Any] = {"model": "m", "slot": self.slot, "incarnation": self.life}
-        if left:
-            self.world.send(f.WorkLeft(**who, offset=1, items=tuple(left)))
-        if done:
-            self.world.send(f.WorkFinished(**who, offset=1, items=tuple(done)))
-
-    def fail(self, request_id: str, reason: str, *, retryable: bool) -> None:
-        item = self.running.pop(request_id)
-        fault = f.WorkFault(id=request_id, attempt=item.attempt, reason=reason, retryable=retryable)
-        self.world.send(
-            f.WorkFailed(model="m", slot=self.slot, incarnation=self.life, items=(fault,))
-        )
-
-    def stop(self) -> None:
-        """Go away in order, work in hand or not."""
-        self.alive = False
-        self.world.send(
-            f.ReplicaStopped(model="m", slot=self.slot, incarnation=self.life, reason="asked to")
-        )
 
 
 @dataclass
@@ -243,7 +73,7 @@ class World:
 
     def __post_init__(self) -> None:
         print(f"seed {self.seed}")  # noqa: T201 - shown by the test runner when the run fails
-        self.random = Random(self.seed)  # noqa: S311 - a repeatable world, not a secret
+        self.random = Random(self.seed)
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._event_count = 0
         self._snapshot: tuple[int, bytes] | None = None

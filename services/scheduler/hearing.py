@@ -1,0 +1,60 @@
+"""When the cell heard something, from which replica, and of which attempts. Pure; part of evolve.
+
+Silence is judged elsewhere (decide); here stands what makes it silence: who spoke last, and since
+when the cell itself could hear.
+"""
+
+from typing import Any
+
+from schemas import facts as f
+from services.scheduler.state import State
+
+
+def time_passed(state: State, at_us: int) -> None:
+    """Move the clock on: every fact does, before anything else is remembered of it."""
+    if at_us - state.now_us > state.policy.replica_lost_ms * 500:
+        # No fact for half the silence that counts as a loss: the cell could not hear (it was
+        # frozen, or the broker was gone), so silence up to now says nothing about a replica.
+        state.blind_until_us = at_us
+    state.now_us = max(state.now_us, at_us)
+    ended = state.ended
+    while ended:
+        request_id, first = next(iter(ended.items()))
+        if first.keep_until_us > state.now_us and len(ended) <= state.policy.dedupe_ids_max:
+            break
+        del ended[request_id]
+    state.touched.clear()
+
+
+def hear(state: State, fact: f.WorkerFact) -> bool:
+    """Note that a replica spoke; return whether that life of it is the one known here."""
+    model = state.models.get(fact.model)
+    replica = model.replicas.get(fact.slot) if model else None
+    if replica is None or replica.incarnation != fact.incarnation:
+        return False
+    key = (fact.model, fact.slot)
+    state.heard[key] = state.now_us
+    state.heard.move_to_end(key)
+    return True
+
+
+def current(
+    state: State,
+    fact: f.WorkFinished | f.WorkFailed | f.WorkLeft,
+) -> list[Any]:
+    """Return the items that speak of an attempt that runs now, one per request.
+
+    A report of an older attempt is on record and changes nothing.
+    """
+    items: dict[str, Any] = {}
+    for item in fact.items:
+        request = state.requests.get(item.id)
+        if (
+            request is not None
+            and request.stage == "running"
+            and request.attempt == item.attempt
+            and request.slot == fact.slot
+            and request.model == fact.model
+        ):
+            items.setdefault(item.id, item)
+    return list(items.values())
