@@ -1,0 +1,220 @@
+"""`headway submit`: send one request through Kafka and show its outcome."""
+
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+from rich.text import Text
+
+from schemas.bus import Result, TokenPiece
+from schemas.codec import explain
+from schemas.policy import TIERS, Policy
+from schemas.requests import InferenceRequest
+from services.cli import _endpoints, _output
+from services.gateway.client import Client
+
+MODEL = "smollm2-135m"
+WAIT_S = 300.0
+
+
+@click.command(
+    epilog='Example:  headway submit "The capital of France is" --max-output-tokens 16 --follow',
+    short_help="Send a request and wait for its outcome.",
+)
+@click.argument("prompt", required=False)
+@click.option("--message", "turns", multiple=True, metavar="ROLE:TEXT", help="A turn of a chat.")
+@click.option(
+    "--chat",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.json",
+    help='A chat: a JSON list of {"role": …, "content": …}.',
+)
+@click.option("--model", default=MODEL, show_default=True)
+@click.option("--tier", type=click.Choice(TIERS), help="Urgency; the policy's default if left out.")
+@click.option("--tenant", help="Who is charged; the policy's default if left out.")
+@click.option("--deadline-ms", type=int, help="It expires if it has not started by then.")
+@click.option("--max-output-tokens", type=int, help="At most this many tokens are generated.")
+@click.option("--temperature", type=float, default=0.0, show_default=True)
+@click.option("--id", "request_id", help="The request's id; made up if left out.")
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="A label of your own.")
+@click.option("--follow", is_flag=True, help="Print the output as it is generated.")
+@click.option("--no-wait", is_flag=True, help="Print the id and do not wait for the outcome.")
+@click.option(
+    "--timeout-s",
+    type=click.FloatRange(min=0.1),
+    default=WAIT_S,
+    show_default=True,
+    help="How long to wait for the outcome.",
+)
+@_endpoints.state_option
+@_output.json_option
+def command(
+    *,
+    follow: bool,
+    no_wait: bool,
+    timeout_s: float,
+    state_dir: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Send PROMPT (`-` reads it from the standard input) or a chat, and wait for the outcome.
+
+    Exit code 0 only when it completed; otherwise 1, with the outcome's sentence.
+    """
+    request = _request(given)
+    bootstrap = _endpoints.kafka(state_dir)
+    if no_wait:
+        _output.run(_send(bootstrap, request))
+        if as_json:
+            _output.print_json({"id": request.id})
+        else:
+            click.echo(request.id)
+        return
+    if follow:
+        result = _output.run(_follow(bootstrap, request, timeout_s, as_json=as_json))
+    else:
+        result = _output.run(
+            _run(bootstrap, request, timeout_s, look_back=bool(given["request_id"]))
+        )
+    _show(result, streamed=follow, as_json=as_json)
+
+
+def _request(given: dict[str, Any]) -> InferenceRequest:
+    """Return the request that the options describe.
+
+    Raises:
+        click.ClickException: they do not describe one; the sentence names the option or field.
+    """
+    messages = _messages(given["turns"], given["chat"])
+    prompt = sys.stdin.read() if given["prompt"] == "-" else given["prompt"]
+    if prompt is None and messages is None:
+        raise click.UsageError("give a prompt, - for the standard input, --message or --chat")
+    fields = {
+        "kind": "inference-request.v1",
+        "id": given["request_id"] or f"cli-{secrets.token_hex(6)}",
+        "model": given["model"],
+        "tenant": given["tenant"],
+        "tier": given["tier"],
+        "prompt": prompt,
+        "messages": messages,
+        "max_output_tokens": given["max_output_tokens"],
+        "temperature": given["temperature"],
+        "deadline_ms": given["deadline_ms"],
+        "metadata": _labels(given["metadata"]),
+    }
+    try:
+        # As JSON, because that is the form in which the cell's edge will judge it.
+        return InferenceRequest.model_validate_json(json.dumps(fields))
+    except ValidationError as error:
+        raise click.ClickException(f"the request is not acceptable: {explain(error)}") from error
+
+
+def _messages(turns: tuple[str, ...], chat: Path | None) -> list[Any] | None:
+    if turns and chat is not None:
+        raise click.UsageError("give the chat by --message or by --chat, not by both")
+    if chat is not None:
+        try:
+            found = json.loads(chat.read_text())
+        except OSError as error:
+            raise click.ClickException(f"{chat} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise click.ClickException(f"{chat} is not JSON: {error}") from error
+        if not isinstance(found, list):
+            raise click.ClickException(f"{chat} should hold a JSON list of turns")
+        return found
+    if not turns:
+        return None
+    pairs = [turn.partition(":") for turn in turns]
+    for role, colon, _ in pairs:
+        if not colon or role not in ("system", "user", "assistant"):
+            raise click.BadParameter(
+                f"{role!r} is not a role: write system:…, user:… or assistant:…",
+                param_hint="--message",
+            )
+    return [{"role": role, "content": text} for role, _, text in pairs]
+
+
+def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--metadata")
+        labels[key] = value
+    return labels
+
+
+async def _send(bootstrap: str, request: InferenceRequest) -> None:
+    async with Client(bootstrap) as client:
+        await client.submit(request)
+
+
+async def _run(
+    bootstrap: str, request: InferenceRequest, timeout_s: float, *, look_back: bool
+) -> Result:
+    async with Client(bootstrap) as client:
+        if look_back:
+            # A resend of an id that has ended is ignored, so its outcome would never come again.
+            since_ms = time.time_ns() // 1_000_000 - Policy().dedupe_window_ms
+            before = await client.past_outcome(request.id, request.model, since_ms)
+            if before is not None:
+                click.echo(f"{request.id} has ended already; this is its outcome", err=True)
+                return before
+        return await client.run(request, timeout_s)
+
+
+async def _follow(
+    bootstrap: str, request: InferenceRequest, timeout_s: float, *, as_json: bool
+) -> Result:
+    async with Client(bootstrap) as client:
+        async for piece in client.follow(request, timeout_s):
+            if isinstance(piece, Result):
+                return piece
+            if as_json:
+                _output.print_json(piece)
+            else:
+                _print_piece(piece)
+    raise AssertionError("a followed request ends with its outcome")
+
+
+def _print_piece(piece: TokenPiece) -> None:
+    click.echo(piece.text, nl=False)
+    sys.stdout.flush()
+
+
+def _show(result: Result, *, streamed: bool, as_json: bool) -> None:
+    """Print the outcome; end with exit code 1 unless it completed.
+
+    Raises:
+        click.ClickException: with the outcome's sentence.
+    """
+    if as_json:
+        _output.print_json(result)
+    elif streamed:
+        click.echo()
+    elif result.text is not None:
+        click.echo(result.text)
+    if not as_json:
+        _output.progress_console().print(Text(_summary(result), style="dim"))
+    if result.outcome != "completed":
+        raise click.ClickException(
+            f"{result.id} ended as {result.outcome} ({result.reason}): {result.detail}"
+        )
+
+
+def _summary(result: Result) -> str:
+    parts = [f"{result.id}: {result.outcome} in {result.e2e_us / 1000:.1f} ms"]
+    waits = ", ".join(f"{cause} {us / 1000:.1f}" for cause, us in result.waits)
+    parts.append(f"waited {result.wait_us / 1000:.1f} ms" + (f" ({waits})" if waits else ""))
+    if result.ttft_us is not None:
+        parts.append(f"first token {result.ttft_us / 1000:.1f} ms")
+    if result.usage is not None:
+        parts.append(f"{result.usage.prompt_tokens} + {result.usage.output_tokens} tokens")
+    if result.replica is not None:
+        parts.append(f"replica {result.replica}")
+    return "; ".join(parts)
