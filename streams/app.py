@@ -13,6 +13,7 @@ one that comes or goes builds the depth of the cells it was given from snapshot 
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -31,6 +32,8 @@ HEALTH_INTERVAL_S = 0.5
 # Within this, Faust must have started or stopped; it has calls that can hang without a broker.
 START_S_MAX = 30.0
 STOP_S_MAX = 8.0
+# The exit code of a process whose Faust hangs at its end (sysexits.h: a temporary failure).
+EXIT_HUNG = 75
 # A broker that is away at the start is asked again after this pause.
 BROKER_RETRY_S = 1.0
 HEARTBEAT_S = bus.SESSION_MS / 6000
@@ -163,6 +166,9 @@ async def run(
     dead and a broker that stays away end it: the caller ends the process with a non-zero exit
     code, and its supervisor begins it again.
 
+    Where it has the process to itself (`stop` is None) and Faust hangs at the end, it ends the
+    process with exit code 75.
+
     Raises:
         SignalsError: it cannot go on; the sentence says why.
     """
@@ -182,7 +188,12 @@ async def run(
         except (bus.BusError, TimeoutError) as error:
             raise SignalsError(f"the signal processors could not start: {error}") from error
         finally:
-            await _stop(app, depths)
+            stopped = await _stop(app, depths)
+            if not stopped and stop is None:
+                # Faust's consumer has a thread that is waited for at the process's end: one that
+                # hangs would keep a dead processor alive, in silence.
+                logging.shutdown()
+                os._exit(EXIT_HUNG)
 
 
 def quieten() -> None:
@@ -241,14 +252,18 @@ def _told(reason: BaseException) -> SignalsError:
     return error
 
 
-async def _stop(app: FaustApp, depths: Depths) -> None:
+async def _stop(app: FaustApp, depths: Depths) -> bool:
+    """Stop everything; return whether Faust did."""
+    stopped = True
     try:
         await asyncio.wait_for(_await(app.stop()), STOP_S_MAX)
     except TimeoutError:
+        stopped = False
         log.warning("Faust did not stop within %g s and is left behind", STOP_S_MAX)
     except Exception as error:  # noqa: BLE001 - the reason for the end is told already
         log.warning("Faust did not stop in an orderly way: %r", error)
     await depths.stop()
+    return stopped
 
 
 async def _await(call: Awaitable[None]) -> None:
