@@ -6,6 +6,7 @@ few seconds, and keep it small. Data and ports are remembered in the state direc
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -18,7 +19,7 @@ import psutil
 from services.embedded.jars import broker_jars
 from services.embedded.java import find_java
 from services.embedded.ports import HOST, PortsError, free_port, is_free
-from services.embedded.processes import Child
+from services.embedded.processes import Child, lock_file
 from services.embedded.serving import cluster_id
 from services.settings import Settings
 
@@ -32,6 +33,8 @@ EXIT_STOPPED = 143
 FREE_BYTES_MIN = 256 * 1024 * 1024
 # How long a port that this broker had may take to become free again.
 PORT_S_MAX = 5.0
+# How long a broker whose holder was killed may take to end: its watcher makes it after 10 s.
+LOCK_S_MAX = 15.0
 _LOG_LINES = 400
 
 _JVM = (
@@ -203,6 +206,7 @@ class Broker:
         properties = self.directory / "server.properties"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            self._wait_for_lock()
             self._check_room()
             controller = self._choose_ports()
             if not (self._data / "meta.properties").exists():
@@ -217,7 +221,27 @@ class Broker:
             ) from error
         argv = [*command, "kafka.Kafka", str(properties)]
         # Fewer arenas of the C library: they hold memory that the JVM has given back.
-        return Child(argv, self.directory / "broker.log", {"MALLOC_ARENA_MAX": "2"})
+        environ = {"MALLOC_ARENA_MAX": "2"}
+        return Child(argv, self.directory / "broker.log", environ, lock=self._lock)
+
+    def _wait_for_lock(self) -> None:
+        """Wait for the end of a broker that still runs here.
+
+        Kafka locks its data only after it has written to its metadata log: a second broker would
+        damage that log before it gave up.
+        """
+        until_s = time.monotonic() + LOCK_S_MAX
+        while (descriptor := lock_file(self._lock)) is None:
+            if time.monotonic() > until_s:
+                raise BrokerError(
+                    f"another broker runs on the same directory, {self.directory}; stop that one"
+                )
+            time.sleep(POLL_S)
+        os.close(descriptor)
+
+    @property
+    def _lock(self) -> Path:
+        return self.directory / "lock"
 
     @property
     def _data(self) -> Path:

@@ -6,6 +6,7 @@ again after a pause that grows, and the reason it gave last is kept for the oper
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -30,6 +31,21 @@ class ChildError(RuntimeError):
     """A child process could not be started; the sentence says why."""
 
 
+def lock_file(path: Path) -> int | None:
+    """Return an open descriptor that holds the lock on `path`, or None if another one does.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 class Child:
     """One child process under its watcher.
 
@@ -37,11 +53,18 @@ class Child:
         argv: what to run.
         log: the file that its output is appended to; it is begun anew above 64 MiB.
         environ: variables beside those of this process.
+        lock: a file that is locked for as long as the process or its watcher lives, whatever
+            becomes of this process: what must run once only.
     """
 
     def __init__(
-        self, argv: Sequence[str], log: Path, environ: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        log: Path,
+        environ: Mapping[str, str] | None = None,
+        lock: Path | None = None,
     ) -> None:
+        self._lock = lock
         self._argv = list(argv)
         self._environ = {**os.environ, **(environ or {})}
         self._watcher: subprocess.Popen[bytes] | None = None
@@ -54,8 +77,10 @@ class Child:
         """Start the process.
 
         Raises:
-            ChildError: the log cannot be written, or the watcher did not come up.
+            ChildError: the log cannot be written, another process holds the lock, or the watcher
+                did not come up.
         """
+        locks = [self._take_lock(self._lock)] if self._lock else []
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             mode = "ab"
@@ -71,18 +96,34 @@ class Child:
                     env=self._environ,
                     # A Ctrl-C at the terminal reaches Headway alone, which stops its children.
                     start_new_session=True,
+                    # The child inherits the open lock, and so holds it.
+                    pass_fds=locks,
                 )
         except OSError as error:
             raise ChildError(
                 f"{self._argv[0]} cannot be started with its log in {self.log}: {error.strerror};"
                 " is the directory writable, and the disk not full?"
             ) from error
+        finally:
+            for descriptor in locks:
+                os.close(descriptor)
         assert self._watcher.stdout is not None  # noqa: S101 - it was asked for as a pipe
         line = self._watcher.stdout.readline()
         if not line:
             self._watcher.wait()
             raise ChildError(f"{self._argv[0]} was not started: {self.last_line()}")
         self.pid = int(line)
+
+    def _take_lock(self, path: Path) -> int:
+        try:
+            descriptor = lock_file(path)
+        except OSError as error:
+            raise ChildError(f"{path} cannot be locked: {error.strerror}") from error
+        if descriptor is None:
+            raise ChildError(
+                f"{self._argv[0]} is not started: another process holds {path}; stop that one"
+            )
+        return descriptor
 
     @property
     def alive(self) -> bool:
