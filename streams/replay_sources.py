@@ -116,7 +116,7 @@ def replay_store(client: Any, cell: int, on_progress: OnProgress) -> Replayed:
     done = 0
     for batch in _store_batches(client, cell):
         for raw in batch:
-            _feed_line(verifier, raw)
+            verifier.feed(raw)
         done += len(batch)
         on_progress(cell, done, total)
     return Replayed(verifier.report())
@@ -125,7 +125,7 @@ def replay_store(client: Any, cell: int, on_progress: OnProgress) -> Replayed:
 def store_lines(client: Any, cell: int) -> int:
     """Return how many ledger lines of a cell the store holds."""
     rows = client.query(
-        "SELECT count() FROM ledger FINAL WHERE cell = {cell:Int32}", parameters={"cell": cell}
+        "SELECT count() FROM ledger FINAL WHERE cell = {cell:UInt16}", parameters={"cell": cell}
     ).result_rows
     return int(rows[0][0])
 
@@ -137,19 +137,19 @@ def store_cells(client: Any) -> list[int]:
 
 
 def _store_batches(client: Any, cell: int) -> Iterator[list[bytes]]:
-    """Yield a cell's raw lines in the order of the log: of the records' offsets, then of seq."""
-    offset, seq = -1, -1
+    """Yield a cell's raw lines in the order of the log."""
+    offset, line = 0, 0
     while True:
         rows = client.query(
-            "SELECT offset, seq, raw FROM ledger FINAL WHERE cell = {cell:Int32}"
-            " AND (offset, seq) > ({offset:Int64}, {seq:Int64})"
-            " ORDER BY offset, seq LIMIT {most:UInt32}",
-            parameters={"cell": cell, "offset": offset, "seq": seq, "most": _STORE_BATCH_LINES},
+            "SELECT kafka_offset, line, raw FROM ledger FINAL WHERE kafka_partition = {cell:UInt16}"
+            " AND (kafka_offset, line) >= ({offset:UInt64}, {line:UInt32})"
+            " ORDER BY kafka_offset, line LIMIT {most:UInt32}",
+            parameters={"cell": cell, "offset": offset, "line": line, "most": _STORE_BATCH_LINES},
         ).result_rows
         if not rows:
             return
         yield [_as_bytes(row[2]) for row in rows]
-        offset, seq = rows[-1][0], rows[-1][1]
+        offset, line = rows[-1][0], rows[-1][1] + 1
 
 
 def replay_file(path: Path, on_progress: OnProgress, only: int | None = None) -> list[Replayed]:
@@ -170,7 +170,7 @@ def replay_file(path: Path, on_progress: OnProgress, only: int | None = None) ->
         verifier = verifiers.get(cell)
         if verifier is None:
             verifier = verifiers[cell] = Verifier(cell)
-        _feed_line(verifier, raw)
+        verifier.feed(raw)
         counts[cell] = counts.get(cell, 0) + 1
         if counts[cell] % _YIELD_RECORDS == 0:
             on_progress(cell, counts[cell], 0)
@@ -179,10 +179,6 @@ def replay_file(path: Path, on_progress: OnProgress, only: int | None = None) ->
     for cell, count in counts.items():
         on_progress(cell, count, count)
     return [Replayed(verifiers[cell].report()) for cell in sorted(verifiers)]
-
-
-def _feed_line(verifier: Verifier, raw: bytes) -> None:
-    verifier.feed(raw)
 
 
 async def export(bootstrap: str, cells: Iterable[int], path: Path) -> int:

@@ -107,37 +107,33 @@ def story_from_store(client: Any, request_id: str) -> Story | None:
     Raises:
         whatever the client raises when the store does not answer.
     """
-    needle = '"id":' + _TEXT.dump_json(request_id).decode()
     named = client.query(
-        "SELECT cell, min(seq), max(seq) FROM ledger FINAL"
-        " WHERE position(raw, {needle:String}) > 0 GROUP BY cell ORDER BY cell",
-        parameters={"needle": needle},
+        "SELECT cell, min(seq), max(seq) FROM ledger FINAL WHERE has(request_ids, {id:String})"
+        " GROUP BY cell ORDER BY cell",
+        parameters={"id": request_id},
     ).result_rows
     entries: list[Entry] = []
     for cell, first, last in named:
-        rows = client.query(_STORE_LINES, parameters=_bounds(needle, cell, first, last)).result_rows
+        bounds = {"id": request_id, "cell": cell, "first": first, "last": last}
+        rows = client.query(_STORE_LINES, parameters=bounds).result_rows
         entries.extend(_decoded([_as_bytes(row[0]) for row in rows]))
     return tell(request_id, entries)
 
 
 # Before the request's first entry, the last word on each queue; then all that concerns it.
 _STORE_LINES = """
-SELECT raw FROM (
-    SELECT seq, raw FROM ledger FINAL
-    WHERE cell = {cell:Int32} AND seq < {first:Int64}
-      AND position(raw, '"kind":"queue-blocked.v1"') > 0
-    ORDER BY seq DESC
-    LIMIT 1 BY extract(raw, '"kind":"queue-blocked.v1","model":"([^"]*)"')
-    UNION ALL
-    SELECT seq, raw FROM ledger FINAL
-    WHERE cell = {cell:Int32} AND seq BETWEEN {first:Int64} AND {last:Int64}
-      AND (position(raw, {needle:String}) > 0 OR position(raw, '"kind":"queue-blocked.v1"') > 0)
-) ORDER BY seq
+WITH blocked AS (
+    SELECT seq, model FROM decisions FINAL
+    WHERE kafka_partition = {cell:UInt16} AND kind = 'queue-blocked.v1' AND seq <= {last:UInt64}
+)
+SELECT raw FROM ledger FINAL
+WHERE kafka_partition = {cell:UInt16} AND (
+    has(request_ids, {id:String})
+    OR seq IN (SELECT seq FROM blocked WHERE seq >= {first:UInt64})
+    OR seq IN (SELECT max(seq) FROM blocked WHERE seq < {first:UInt64} GROUP BY model)
+)
+ORDER BY seq
 """
-
-
-def _bounds(needle: str, cell: int, first: int, last: int) -> dict[str, Any]:
-    return {"needle": needle, "cell": cell, "first": first, "last": last}
 
 
 def _decoded(lines: list[bytes]) -> list[Entry]:

@@ -3,6 +3,8 @@
 Decides nothing else. A command says with `--state` which deployment it means.
 """
 
+import contextlib
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -71,23 +73,31 @@ def store(state_dir: str | None) -> Any:
     Raises:
         click.ClickException: there is none, or it does not answer.
     """
-    from clickhouse_connect.driver.exceptions import (  # noqa: PLC0415 - slow to load
-        ClickHouseError,
-    )
-
     places = find(state_dir)
     if places.clickhouse is None:
         raise click.ClickException(
             f"no recorder runs on {places.settings.state_dir}: start one with `headway up`, name"
             " its directory with --state, or name a ClickHouse with HEADWAY_CLICKHOUSE=http://…"
         )
-    try:
+    with store_errors(f"ClickHouse does not answer at {_without_password(places.clickhouse)}"):
         return connect(places.clickhouse)
+
+
+@contextlib.contextmanager
+def store_errors(what: str = "the recorder refused") -> Generator[None]:
+    """Turn what the store's client raises into one sentence, with what the server said.
+
+    Raises:
+        click.ClickException: with the sentence.
+    """
+    from clickhouse_connect.driver.exceptions import (  # noqa: PLC0415 - slow to load
+        ClickHouseError,
+    )
+
+    try:
+        yield
     except (ClickHouseError, OSError) as error:
-        raise click.ClickException(
-            f"ClickHouse does not answer at {_without_password(places.clickhouse)}:"
-            f" {first_line(error)}"
-        ) from error
+        raise click.ClickException(f"{what}: {first_line(error)}") from error
 
 
 def connect(url: str) -> Any:
@@ -105,7 +115,7 @@ def connect(url: str) -> Any:
         port=parts.port or (8443 if secure else 8123),
         username=unquote(parts.username or "default"),
         password=unquote(parts.password or ""),
-        database=parts.path.strip("/") or "__default__",
+        database=parts.path.strip("/") or "default",
         secure=secure,
         connect_timeout=STORE_CONNECT_S,
         send_receive_timeout=STORE_QUERY_S,

@@ -74,16 +74,9 @@ def _find(request_id: str, source: str, state_dir: str | None) -> Story | None:
 
 
 def _from_store(request_id: str, state_dir: str | None) -> Story | None:
-    from clickhouse_connect.driver.exceptions import (  # noqa: PLC0415 - slow to load
-        ClickHouseError,
-    )
-
     client = _endpoints.store(state_dir)
     try:
-        return story_from_store(client, request_id)
-    except (ClickHouseError, OSError) as error:
-        raise click.ClickException(
-            f"the recorder could not be asked: {_endpoints.first_line(error)}"
-        ) from error
+        with _endpoints.store_errors("the recorder could not be asked"):
+            return story_from_store(client, request_id)
     finally:
         client.close()
