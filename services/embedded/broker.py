@@ -50,7 +50,7 @@ _JVM = (
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSZ",
 )
 
-_PROPERTIES = """\
+PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -248,7 +248,7 @@ class Broker:
         return self.directory / "data"
 
     def _properties(self, controller: int, data: Path) -> str:
-        return _PROPERTIES.format(port=self._port, controller=controller, data=data)
+        return PROPERTIES.format(port=self._port, controller=controller, data=data)
 
     def _cluster_id(self) -> str:
         """Return the id that the storage was formatted with: another broker has another one."""
