@@ -32,6 +32,8 @@ HEALTH_INTERVAL_S = 0.5
 # Within this, Faust must have started or stopped; it has calls that can hang without a broker.
 START_S_MAX = 30.0
 STOP_S_MAX = 8.0
+# After a failure there is nothing to save, and the supervisor waits for the end.
+FAILED_STOP_S_MAX = 2.0
 # The exit code of a process whose Faust hangs at its end (sysexits.h: a temporary failure).
 EXIT_HUNG = 75
 # A broker that is away at the start is asked again after this pause.
@@ -180,15 +182,17 @@ async def run(
         depths = Depths(bootstrap, cells)
         app = make_app(bootstrap, state_dir)
         add_depth(app, depths)
+        stop_s_max = FAILED_STOP_S_MAX
         try:
             await depths.start()
             await asyncio.wait_for(_await(app.start()), START_S_MAX)
             log.info("signals: depth of %d cells is told once a second", cells)
             await _until_over(app, depths, stopping)
+            stop_s_max = STOP_S_MAX
         except (bus.BusError, TimeoutError) as error:
             raise SignalsError(f"the signal processors could not start: {error}") from error
         finally:
-            stopped = await _stop(app, depths)
+            stopped, _ = await asyncio.gather(_stop(app, stop_s_max), depths.stop())
             if not stopped and stop is None:
                 # Faust's consumer has a thread that is waited for at the process's end: one that
                 # hangs would keep a dead processor alive, in silence.
@@ -252,18 +256,16 @@ def _told(reason: BaseException) -> SignalsError:
     return error
 
 
-async def _stop(app: FaustApp, depths: Depths) -> bool:
-    """Stop everything; return whether Faust did."""
-    stopped = True
+async def _stop(app: FaustApp, seconds: float) -> bool:
+    """Stop Faust; return whether it did within `seconds`."""
     try:
-        await asyncio.wait_for(_await(app.stop()), STOP_S_MAX)
+        await asyncio.wait_for(_await(app.stop()), seconds)
     except TimeoutError:
-        stopped = False
-        log.warning("Faust did not stop within %g s and is left behind", STOP_S_MAX)
+        log.warning("Faust did not stop within %g s and is left behind", seconds)
+        return False
     except Exception as error:  # noqa: BLE001 - the reason for the end is told already
         log.warning("Faust did not stop in an orderly way: %r", error)
-    await depths.stop()
-    return stopped
+    return True
 
 
 async def _await(call: Awaitable[None]) -> None:
