@@ -6,11 +6,10 @@ from typing import Any
 
 import click
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-from rich.table import Table
+from aiokafka.admin import AIOKafkaAdminClient
 
 import schemas
-from schemas.topics import CELLS_DEFAULT, DAY_MS, TOPICS, Topic
+from schemas.topics import DAY_MS, TOPICS, Topic
 from services import bus
 from services.cli import _endpoints, _output
 
@@ -29,7 +28,7 @@ SCHEMAS = Path(schemas.__file__).parent / "json"
 def command(kind: str | None, state_dir: str | None, *, as_json: bool) -> None:
     """List the topics: purpose, message kinds, writers, readers, key, partitions, retention.
 
-    With a reachable broker also how many partitions each has there, and how many records came.
+    With a reachable broker also the partitions that each has there, and their end offsets.
     """
     if kind is not None:
         click.echo(_schema(kind))
@@ -44,7 +43,8 @@ def command(kind: str | None, state_dir: str | None, *, as_json: bool) -> None:
     if as_json:
         _output.print_json([_plain(topic, live) for topic in TOPICS])
     else:
-        _output.console().print(_table(live))
+        for topic in TOPICS:
+            _print(topic, live)
 
 
 def _schema(kind: str) -> str:
@@ -69,21 +69,25 @@ async def end_offsets(bootstrap: str) -> dict[str, dict[int, int]]:
     Raises:
         bus.BusError: the broker did not answer.
     """
-    async with bus.consuming(bootstrap) as consumer:
-        try:
-            names = await bus.bounded(consumer.topics(), "list its topics")
-        except KafkaError as error:
-            raise bus.BusError(f"Kafka could not list its topics: {error!r}") from error
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await bus.bounded(admin.start(), "accept an admin client")
+        names = await bus.bounded(admin.list_topics(), "list its topics")
         ours = sorted(name for name in names if name.startswith("headway."))
-        found: dict[str, dict[int, int]] = {}
-        for name in ours:
-            partitions = [
-                TopicPartition(name, number)
-                for number in sorted(consumer.partitions_for_topic(name) or ())
-            ]
-            ends = await bus.bounded(consumer.end_offsets(partitions), "tell end offsets")
-            found[name] = {partition.partition: end for partition, end in ends.items()}
-        return found
+        described = await bus.bounded(admin.describe_topics(ours), "describe its topics")
+    finally:
+        await bus.bounded(admin.close(), "let an admin client go")
+    partitions = [
+        TopicPartition(topic["topic"], number)
+        for topic in described
+        for number in range(len(topic["partitions"]))
+    ]
+    async with bus.consuming(bootstrap) as consumer:
+        ends = await bus.bounded(consumer.end_offsets(partitions), "tell end offsets")
+    found: dict[str, dict[int, int]] = {name: {} for name in ours}
+    for partition, end in ends.items():
+        found[partition.topic][partition.partition] = end
+    return found
 
 
 def _plain(topic: Topic, live: dict[str, dict[int, int]]) -> dict[str, Any]:
@@ -108,40 +112,30 @@ def _is_of(topic: Topic, name: str) -> bool:
     return name == topic.name
 
 
-def _table(live: dict[str, dict[int, int]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("topic", "what, and in which kinds", "writers → readers", "key", "partitions"):
-        table.add_column(name, overflow="fold")
-    table.add_column("kept", no_wrap=True)
-    if live:
-        table.add_column("records", justify="right", no_wrap=True)
-    for topic in TOPICS:
-        kinds = ", ".join(topic.kinds) or "no messages yet"
-        row = [
-            topic.name,
-            f"{topic.purpose}\n{kinds}",
-            f"{', '.join(topic.writers)} → {', '.join(topic.readers)}",
-            topic.keyed_by,
-            _partitions(topic, live),
-            _kept(topic),
-        ]
-        if live:
-            row.append(str(sum(sum(ends.values()) for ends in _live(topic, live))))
-        table.add_row(*row)
-    return table
+def _print(topic: Topic, live: dict[str, dict[int, int]]) -> None:
+    click.echo(f"{click.style(topic.name, bold=True)}: {topic.purpose}")
+    click.echo(f"    messages   {', '.join(topic.kinds) or 'none yet'}")
+    click.echo(f"    written by {', '.join(topic.writers)}; read by {', '.join(topic.readers)}")
+    click.echo(
+        f"    key        {topic.keyed_by}; partitions: {_partitions(topic)}; kept: {_kept(topic)}"
+    )
+    for name, ends in live.items():
+        if _is_of(topic, name):
+            which = "" if name == topic.name else f"{name}: "
+            click.echo(
+                f"    there now  {which}{len(ends)} partitions, end offsets"
+                f" {', '.join(str(end) for end in ends.values())}"
+            )
 
 
-def _live(topic: Topic, live: dict[str, dict[int, int]]) -> list[dict[int, int]]:
-    return [ends for name, ends in live.items() if _is_of(topic, name)]
-
-
-def _partitions(topic: Topic, live: dict[str, dict[int, int]]) -> str:
-    there = _live(topic, live)
-    if there:
-        return ", ".join(str(len(ends)) for ends in there)
-    if topic.partitions == "work-slots":
-        return "a slot each"
-    return str(topic.partition_count(CELLS_DEFAULT))
+def _partitions(topic: Topic) -> str:
+    counts = {
+        "one": "1",
+        "cells": "one a cell",
+        "cells-and-planner": "one a cell, and the planner's",
+        "work-slots": "one a replica slot",
+    }
+    return counts[topic.partitions]
 
 
 def _kept(topic: Topic) -> str:
