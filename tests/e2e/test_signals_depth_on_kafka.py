@@ -107,7 +107,8 @@ async def test_depth_begins_from_a_snapshot_where_the_ledgers_beginning_is_gone(
     packed = snapshots.pack(shell, b"".join(encode_pieces(freeze(ledger.told.state))))
     pointer = await snapshots.write(deployment.producer, 0, 0, shell, packed)
     # A pointer to a snapshot that is not there stands before it, and is ignored.
-    ledger.pointers = f"{pointer.last + 7}:{pointer.last + 7}:9999;{pointer.text()}"
+    gone = snapshots.Pointer(pointer.last + 7, pointer.last + 7, 9999, 1)
+    ledger.pointers = f"{gone.text()};{pointer.text()}"
     await ledger.append(60)
     await delete_before(deployment.bootstrap, 0, offset + 1)
     async with running(deployment.bootstrap, deployment.state_dir):
