@@ -25,7 +25,14 @@ from services.scheduler.step import governing, step
 MISMATCHES_KEPT = 20
 _SHOWN_CHARS = 240
 # What the core raises when a fact does not belong to the facts before it.
-CORE_FAULTS = (AssertionError, LookupError, TypeError, ValueError, AttributeError)
+CORE_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 
 
 @message

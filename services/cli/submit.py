@@ -34,12 +34,18 @@ WAIT_S = 300.0
     metavar="FILE.json",
     help='A chat: a JSON list of {"role": …, "content": …}.',
 )
-@click.option("--model", default=MODEL, show_default=True)
+@click.option("--model", default=MODEL, show_default=True, help="The model that shall answer.")
 @click.option("--tier", type=click.Choice(TIERS), help="Urgency; the policy's default if left out.")
 @click.option("--tenant", help="Who is charged; the policy's default if left out.")
 @click.option("--deadline-ms", type=int, help="It expires if it has not started by then.")
 @click.option("--max-output-tokens", type=int, help="At most this many tokens are generated.")
-@click.option("--temperature", type=float, default=0.0, show_default=True)
+@click.option(
+    "--temperature",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="0 always takes the likeliest token.",
+)
 @click.option("--id", "request_id", help="The request's id; made up if left out.")
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="A label of your own.")
 @click.option("--follow", is_flag=True, help="Print the output as it is generated.")

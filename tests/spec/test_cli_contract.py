@@ -1,0 +1,148 @@
+"""Every command has help with an example, a --json option, and errors in words."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from services import cli
+from tests.spec.replay_ledger import begun, chained, with_decisions
+from tests.spec.scheduler_story import arrived, ready
+
+# Parts of a deployment: they run until they are stopped and answer nobody.
+PROCESSES = {"cell", "worker", "recorder", "signals"}
+
+
+def command_of(name: str) -> click.Command:
+    group = cli.Commands()
+    found = group.get_command(click.Context(group), name)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let no command find a deployment of this machine."""
+    for name in [name for name in os.environ if name.startswith("HEADWAY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HEADWAY_STATE", str(tmp_path / "state"))
+    return iter(())
+
+
+def call(name: str, *arguments: str) -> Result:
+    return CliRunner().invoke(command_of(name), list(arguments))
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    got = call(name, "--help")
+    assert got.exit_code == 0
+    assert "Example" in got.output
+    assert f"headway {name}" in got.output
+    assert command_of(name).help, "what it does is said"
+
+
+@pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name not in PROCESSES])
+def test_every_command_that_answers_has_json(name: str) -> None:
+    options = [option for param in command_of(name).params for option in param.opts]
+    assert "--json" in options
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_option_says_what_it_is_for(name: str) -> None:
+    bare = [
+        param.name
+        for param in command_of(name).params
+        if isinstance(param, click.Option) and not param.help
+    ]
+    assert not bare
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("submit", "hello"),
+        ("cancel", "a"),
+        ("explain", "a"),
+        ("replay", "--verify"),
+        ("sql", "SELECT 1"),
+    ],
+)
+def test_without_a_deployment_a_command_says_how_to_get_one(arguments: tuple[str, ...]) -> None:
+    got = call(*arguments)
+    assert got.exit_code == 1
+    assert "headway up" in got.output
+    assert "Traceback" not in got.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["submit"], "give a prompt"),
+        (["submit", "x", "--message", "user:y"], "either prompt or messages"),
+        (["submit", "--message", "nobody:y"], "'nobody' is not a role"),
+        (["submit", "x", "--metadata", "nothing"], "'nothing' is not KEY=VALUE"),
+        (["submit", "x", "--max-output-tokens", "0"], "max_output_tokens"),
+        (["submit", "x", "--deadline-ms", "-5"], "deadline_ms"),
+        (["submit", "x", "--temperature", "9"], "temperature"),
+        (["submit", "x", "--model", "two words"], "model"),
+        (["submit", "x", "--tier", "urgent"], "'urgent' is not one of"),
+        (["submit", "--chat", "no-such-file.json"], "no-such-file.json cannot be read"),
+        (["replay", "--from", "file"], "--from file needs --file"),
+        (["replay", "--verify", "--export", "x"], "--export stands alone"),
+        (["replay", "--file", "no-such-file"], "no-such-file cannot be read"),
+        (["sql", "SELECT 1", "--json", "--csv"], "not both"),
+        (["topics", "--schema", "nope"], "no message kind is named 'nope'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_words(arguments: list[str], sentence: str) -> None:
+    got = call(*arguments)
+    assert got.exit_code != 0
+    assert sentence in got.output
+    assert "Traceback" not in got.output
+
+
+def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_KAFKA", "no-port")
+    got = call("submit", "hello")
+    assert got.exit_code == 1
+    assert "HEADWAY_KAFKA" in got.output
+
+
+def test_topics_lists_every_topic_and_its_schemas() -> None:
+    listed = call("topics")
+    assert listed.exit_code == 0
+    assert "headway.requests" in listed.output
+    assert "inference-request.v1" in listed.output
+    schema = call("topics", "--schema", "inference-request.v1")
+    assert '"title": "inference-request.v1"' in schema.output
+
+
+def test_a_sound_ledger_file_verifies(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.ndjson"
+    path.write_bytes(b"\n".join(begun(ready(at=1), arrived("a", at=2)).lines()) + b"\n")
+    got = call("replay", "--verify", "--file", str(path))
+    assert got.exit_code == 0, got.output
+    assert "0 mismatches" in got.output
+
+
+def test_an_altered_ledger_file_fails_and_names_the_seq(tmp_path: Path) -> None:
+    made = begun(ready(at=1), arrived("a", at=2))
+    lines = chained(made.lines(), 4, with_decisions(made.entries[4], made.entries[4].decisions[0]))
+    path = tmp_path / "ledger.ndjson"
+    path.write_bytes(b"\n".join(lines))
+    got = call("replay", "--verify", "--file", str(path))
+    assert got.exit_code == 1
+    assert "cell 0, seq 4, decision 1" in got.output
+    assert "not recorded" in got.output
+
+
+def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "other.txt"
+    path.write_text("hello\n")
+    got = call("replay", "--file", str(path))
+    assert got.exit_code == 1
+    assert "line 1 of" in got.output
