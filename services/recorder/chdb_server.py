@@ -49,9 +49,12 @@ _STREAMED = frozenset(
 # An error within the first bytes of a result still becomes an HTTP error.
 HELD_BACK_BYTES = 4 * 1024 * 1024
 _TIMEZONE = "UTC"
-_JSON_FORMATS = ("JSON",)
-_STATUS = {62: 400, 6: 400, 27: 400, 53: 400, 457: 400, 36: 400, 47: 404, 46: 404, 60: 404, 81: 404}
-_STATUS |= {115: 404, 73: 404, ERROR_READONLY: 403, ERROR_NOT_IMPLEMENTED: 501}
+_STATUS = {
+    **dict.fromkeys((6, 27, 36, 53, 62, 457), 400),
+    ERROR_READONLY: 403,
+    **dict.fromkeys((46, 47, 60, 73, 81, 115), 404),
+    ERROR_NOT_IMPLEMENTED: 501,
+}
 
 StatusSource = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -90,9 +93,11 @@ class ChdbServer:
         app.router.add_get("/headway/status", self._tell_status)
         app.router.add_route("*", "/", self._handle)
         # aiohttp would undo one compressed frame, a client may send several: we undo them.
-        self._runner = web.AppRunner(app, auto_decompress=False, access_log=None)
+        self._runner = web.AppRunner(
+            app, auto_decompress=False, access_log=None, shutdown_timeout=1.0
+        )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, HOST, port, shutdown_timeout=1.0)
+        site = web.TCPSite(self._runner, HOST, port)
         try:
             await site.start()
         except OSError as error:
@@ -146,7 +151,7 @@ class ChdbServer:
         return web.Response(body=body, headers=headers)
 
     async def _read(self, request: web.Request) -> HttpQuery:
-        fields = {name: value for name, value in request.query.items() if isinstance(value, str)}
+        fields = dict(request.query.items())
         if request.content_type == "multipart/form-data":
             form = await request.post()
             for name, value in form.items():

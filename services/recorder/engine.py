@@ -9,7 +9,7 @@ Calls may run side by side, each in a thread of its own.
 import contextlib
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,7 +178,7 @@ class Engine:
             return Answer(b"", 0, 0, done.rows_written, done.bytes_written)
 
     @contextlib.contextmanager
-    def _connection(self, sql: str | bytes, call: Call) -> Iterator[Any]:
+    def _connection(self, sql: str | bytes, call: Call) -> Generator[Any, None, None]:
         if call.readonly:
             _refuse_what_readonly_leaves(sql)
         connection = None
@@ -205,6 +205,9 @@ def _preparation(limits: RecorderLimits, call: Call) -> Iterator[str]:
         "max_execution_time": str(limits.query_s),
         "max_threads": "2",
         "max_insert_threads": "1",
+        # Larger ones go on in files: slow, where otherwise the query would be refused.
+        "max_bytes_before_external_sort": str(limits.query_bytes // 4),
+        "max_bytes_before_external_group_by": str(limits.query_bytes // 4),
         # Native is written as it was parsed; more memory for less latency is not what we want here.
         "input_format_parallel_parsing": "0",
         "output_format_parallel_formatting": "0",

@@ -1,124 +1,117 @@
-"""Brings a ClickHouse to the tables that this version knows; a migration that ran never changes.
+"""Brings a store's tables up to date: numbered SQL files, each applied once, none ever changed.
 
-May touch the store and the files beside it. Applied migrations stand in `headway_migrations` with
-the digest of their text.
+Touches the store only. Knows no topic.
 """
 
+import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
-from typing import Final
 
 from services.recorder.store import Store
 
-DIRECTORY: Final = Path(__file__).parent / "migrations"
-_NAME: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
-_TABLE: Final = """
-CREATE TABLE IF NOT EXISTS headway_migrations (
-    number UInt32 COMMENT 'of the file',
-    name String COMMENT 'of the file',
-    digest String COMMENT 'BLAKE2b of its text, 16 hex characters',
-    applied_at DateTime DEFAULT now() COMMENT 'when it had run'
-) ENGINE = MergeTree ORDER BY number COMMENT 'Migrations that have run here'
+DIRECTORY = Path(__file__).parent / "migrations"
+
+_NAME = re.compile(r"^(\d{4})_[a-z_]+\.sql$")
+_APPLIED = """
+CREATE TABLE IF NOT EXISTS schema_migrations
+(
+    number Int32 COMMENT 'Of the file.',
+    name String COMMENT 'Of the file.',
+    digest String COMMENT 'BLAKE2b over its bytes.',
+    applied_at DateTime64(3, 'UTC') DEFAULT now64(3) COMMENT 'When.'
+)
+ENGINE = MergeTree
+ORDER BY number
+COMMENT 'Which migrations this store has had.'
 """
 
 
 class MigrationError(RuntimeError):
-    """The tables there cannot be brought to this version; the sentence says why."""
+    """The store's tables are not what these files make; the sentence says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file: its statements, and what names its text."""
+    """One file."""
 
     number: int
     name: str
-    text: str
-
-    @property
-    def digest(self) -> str:
-        """Return 16 hex characters that name the text."""
-        return blake2b(self.text.encode(), digest_size=8).hexdigest()
-
-    def statements(self) -> list[str]:
-        """Return its statements; each ends in a semicolon at the end of a line."""
-        parts = re.split(r";[ \t]*\n", self.text + "\n")
-        return [part.strip() for part in parts if _has_code(part)]
+    digest: str
+    sql: str
 
 
-def read_migrations(directory: Path = DIRECTORY) -> list[Migration]:
-    """Return the migrations in `directory`, in their order.
-
-    Raises:
-        MigrationError: a file has no number, or two have the same.
-    """
-    found: dict[int, Migration] = {}
-    for file in sorted(directory.glob("*.sql")):
-        named = _NAME.fullmatch(file.name)
-        if not named or int(named.group(1)) in found:
-            raise MigrationError(
-                f"the migration {file.name} needs a name NNNN_words.sql with a number of its own"
-            )
-        number = int(named.group(1))
-        found[number] = Migration(number, file.name, file.read_text(encoding="utf-8"))
-    return [found[number] for number in sorted(found)]
+def migrations(directory: Path = DIRECTORY) -> list[Migration]:
+    """Return the migrations in the order of their numbers."""
+    found: list[Migration] = []
+    for path in sorted(directory.iterdir()):
+        match = _NAME.match(path.name)
+        if match:
+            raw = path.read_bytes()
+            digest = hashlib.blake2b(raw, digest_size=8).hexdigest()
+            found.append(Migration(int(match[1]), path.name, digest, raw.decode()))
+    return found
 
 
-def migrate(store: Store, migrations: list[Migration] | None = None) -> list[str]:
-    """Run what has not run yet; return the names of what was run now.
+def migrate(store: Store, directory: Path = DIRECTORY) -> list[str]:
+    """Apply what the store has not had yet; return the names of the files applied.
 
-    A migration that was cut half way runs again, so its tables are created only where missing.
+    Every statement creates something, and one that was cut off half-way is gone through again.
 
     Raises:
-        MigrationError: a migration that ran here had another text, or is not known here.
-        StoreError: ClickHouse refused, or did not answer.
+        MigrationError: a file that was applied has changed since, or is gone.
+        StoreError: the store refused, or did not answer.
     """
-    known = read_migrations() if migrations is None else migrations
-    store.command(_TABLE)
-    applied = {
-        int(row["number"]): row
-        for row in store.rows("SELECT number, name, digest FROM headway_migrations ORDER BY number")
+    store.command(_APPLIED)
+    had = {
+        int(number): (name, digest)
+        for number, name, digest in store.query(
+            "SELECT number, name, digest FROM schema_migrations"
+        )
     }
-    _check(applied, {migration.number: migration for migration in known})
-    ran: list[str] = []
-    for migration in known:
-        if migration.number in applied:
+    available = migrations(directory)
+    _compare(had, available)
+    applied: list[str] = []
+    for migration in available:
+        if migration.number in had:
             continue
-        for statement in migration.statements():
-            store.command(_unless_there(statement))
+        for statement in statements(migration.sql):
+            store.command(_repeatable(statement))
         store.command(
-            "INSERT INTO headway_migrations (number, name, digest)"
+            "INSERT INTO schema_migrations (number, name, digest)"  # noqa: S608 - our own files' names
             f" VALUES ({migration.number}, '{migration.name}', '{migration.digest}')"
         )
-        ran.append(migration.name)
-    return ran
+        applied.append(migration.name)
+    return applied
 
 
-def _check(applied: dict[int, dict[str, str]], known: dict[int, Migration]) -> None:
-    for number, row in applied.items():
-        migration = known.get(number)
+def _compare(had: dict[int, tuple[str, str]], available: list[Migration]) -> None:
+    files = {migration.number: migration for migration in available}
+    for number, (name, digest) in sorted(had.items()):
+        migration = files.get(number)
         if migration is None:
             raise MigrationError(
-                f"this ClickHouse has had the migration {row['name']}, which this version of"
-                " Headway does not know; use the newer version, or another database"
+                f"the store has had the migration {name}, which this version of Headway does not"
+                " know: use the version that made the store, or another store"
             )
-        if migration.digest != row["digest"]:
+        if migration.digest != digest:
             raise MigrationError(
-                f"the migration {row['name']} has run here with another text (digest"
-                f" {row['digest']}, now {migration.digest}); put the old text back and write the"
-                " change as a new migration"
+                f"the migration {migration.name} has changed since the store had it ({digest} then,"
+                f" {migration.digest} now): undo the change and write a new migration instead"
             )
 
 
-def _unless_there(statement: str) -> str:
+def statements(sql: str) -> Iterator[str]:
+    """Yield the statements of a file, which stand apart by a semicolon at the end of a line."""
+    for part in re.split(r";[ \t]*(?:\n|$)", sql):
+        lines = [line for line in part.splitlines() if not line.startswith("--")]
+        statement = "\n".join(lines).strip()
+        if statement:
+            yield statement
+
+
+def _repeatable(statement: str) -> str:
     return re.sub(
-        r"^((?:--[^\n]*\n|\s)*CREATE (?:TABLE|VIEW) )(?!IF NOT EXISTS)",
-        r"\1IF NOT EXISTS ",
-        statement,
+        r"^CREATE (TABLE|VIEW|MATERIALIZED VIEW) ", r"CREATE \1 IF NOT EXISTS ", statement
     )
-
-
-def _has_code(part: str) -> bool:
-    lines = [line.strip() for line in part.splitlines()]
-    return any(line and not line.startswith("--") for line in lines)

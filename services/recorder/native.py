@@ -10,10 +10,12 @@ from typing import Literal
 
 import numpy as np
 
-ColumnType = Literal["UInt8", "Int32", "Int64", "String"]
+ColumnType = Literal[
+    "UInt8", "Int32", "Int64", "DateTime64(3, 'UTC')", "DateTime64(6, 'UTC')", "String"
+]
 Column = tuple[ColumnType, Sequence[int] | Sequence[bytes]]
 
-_NUMPY = {"UInt8": np.uint8, "Int32": np.int32, "Int64": np.int64}
+_NUMPY = {"UInt8": np.uint8, "Int32": np.int32}  # every other number: np.int64
 _VARINT_BITS = 7
 _VARINT_MORE = 0x80
 
@@ -33,7 +35,7 @@ def encode_block(columns: Mapping[str, Column]) -> bytes:
         if kind == "String":
             _append_strings(parts, values)  # pyright: ignore[reportArgumentType] - by `kind`
         else:
-            parts.append(np.array(values, dtype=_NUMPY[kind]).tobytes())
+            parts.append(np.array(values, dtype=_NUMPY.get(kind, np.int64)).tobytes())
     return b"".join(parts)
 
 

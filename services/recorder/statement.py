@@ -1,4 +1,4 @@
-"""What a SQL text is, as far as the HTTP interface has to know: which statement, which format. Pure.
+"""What a SQL text is, as far as the HTTP interface has to know: its statement and format. Pure.
 
 Not a parser: it only skips strings, quoted names and comments, so that a word inside one is never
 taken for a keyword.
@@ -89,7 +89,7 @@ def _insert_with_data(sql: bytes, tokens: "Iterator[tuple[int, int, bytes]]") ->
             if sql.startswith(parting, end):
                 data_at = end + len(parting)
                 break
-        return Statement("insert-data", False, name, sql[:start], data_at, "INSERT", False)  # noqa: FBT003 - the two flags
+        return Statement("insert-data", False, name, sql[:start], data_at, "INSERT", False)
     return None
 
 

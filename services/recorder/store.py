@@ -1,158 +1,186 @@
-"""Where rows go: the engine in this process, or a ClickHouse server. Knows no topic and no kind.
+"""The store that the recorder writes to: ClickHouse, embedded in this process or a server.
 
-Both take the same Arrow bytes, one block an insert, under a token by which ClickHouse itself tells
-a repeated insert. Calls block: they belong into a thread.
+One interface over both. Blocks its caller: call it from a thread. Knows no table and no topic.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-import clickhouse_connect
-from clickhouse_connect.driver.exceptions import ClickHouseError
+from services.recorder.engine import Call, Engine, EngineError
+from services.recorder.native import Column, encode_block
 
-from services.recorder.chdb_engine import Call, Engine, EngineError
+CONNECT_S_MAX = 5
+ANSWER_S_MAX = 60
+# ClickHouse's codes for "a value cannot be read": the rows are at fault, not the store.
+_DATA_CODES = frozenset({6, 26, 27, 32, 33, 38, 41, 53, 69, 70, 72, 117, 321, 349, 407, 469})
 
-INSERT_FORMAT: Final = "ArrowStream"
-_HTTP_PORT: Final = 8123
-_INSERT_SETTINGS: Final = {"async_insert": "0", "insert_deduplicate": "1"}
-_CONNECT_S_MAX: Final = 5
-_CALL_S_MAX: Final = 60
+# An insert of a token that the table has had within its window is not done again.
+INSERT_SETTINGS = {
+    "async_insert": "0",
+    "insert_deduplicate": "1",
+    "deduplicate_blocks_in_dependent_materialized_views": "1",
+}
+
+Params = Mapping[str, str | int]
 
 
 class StoreError(RuntimeError):
-    """ClickHouse refused or did not answer; whether an insert was stored is not known."""
+    """The store did not do what was asked.
+
+    Attributes:
+        data_at_fault: the rows were refused; asking again would not help.
+    """
+
+    def __init__(self, text: str, *, data_at_fault: bool = False) -> None:
+        super().__init__(text)
+        self.data_at_fault = data_at_fault
 
 
 class Store(Protocol):
-    """What the recorder needs of a ClickHouse."""
+    """Where the recorder's rows go."""
+
+    def query(self, sql: str, params: Params | None = None) -> list[list[Any]]:
+        """Return the rows of a SELECT.
+
+        Raises:
+            StoreError: the store refused, or did not answer.
+        """
+        ...
 
     def command(self, sql: str) -> None:
-        """Run a statement that gives nothing back.
+        """Run a statement that has no rows.
 
         Raises:
-            StoreError: it was refused, or ClickHouse did not answer.
+            StoreError: the store refused, or did not answer.
         """
         ...
 
-    def rows(self, sql: str, params: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        """Return the rows of a query; integers of any width are ints.
+    def insert(self, table: str, columns: Mapping[str, Column], token: str) -> None:
+        """Insert rows, given as columns; the same `token` again inserts nothing.
 
         Raises:
-            StoreError: it was refused, or ClickHouse did not answer.
-        """
-        ...
-
-    def insert(self, table: str, columns: Sequence[str], arrow: bytes, token: str) -> None:
-        """Store one Arrow stream of one block, once for each token.
-
-        Raises:
-            StoreError: it was refused, or it is not known whether it was stored.
+            StoreError: the store refused, or did not answer: then the rows may be in, or not.
         """
         ...
 
     def close(self) -> None:
-        """Give up what the store holds; the engine itself stays open."""
+        """Let go of the store."""
         ...
 
 
 class EmbeddedStore:
-    """The engine in this process."""
+    """The engine in this process, without HTTP between."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    def query(self, sql: str, params: Params | None = None) -> list[list[Any]]:
+        """Return the rows of a SELECT; see Store."""
+        call = Call(
+            output_format="JSONCompact",
+            params={name: str(value) for name, value in (params or {}).items()},
+            settings={"output_format_json_quote_64bit_integers": "0"},
+        )
+        try:
+            answer = self._engine.execute(sql, call)
+        except EngineError as error:
+            raise StoreError(str(error)) from error
+        rows: list[list[Any]] = json.loads(answer.body)["data"]
+        return rows
+
     def command(self, sql: str) -> None:
-        """See Store."""
+        """Run a statement; see Store."""
         try:
-            self._engine.query(sql)
+            self._engine.execute(sql)
         except EngineError as error:
-            raise StoreError(error.text) from error
+            raise StoreError(str(error)) from error
 
-    def rows(self, sql: str, params: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        """See Store."""
+    def insert(self, table: str, columns: Mapping[str, Column], token: str) -> None:
+        """Insert rows; see Store."""
+        settings = INSERT_SETTINGS | {"insert_deduplication_token": token}
+        head = f"INSERT INTO {table} ({', '.join(columns)})"
         try:
-            answer = self._engine.query(sql, "JSONEachRow", Call(params=params or {}))
+            self._engine.insert(head, "Native", encode_block(columns), Call(settings=settings))
         except EngineError as error:
-            raise StoreError(error.text) from error
-        return [json.loads(line) for line in answer.body.splitlines()]
-
-    def insert(self, table: str, columns: Sequence[str], arrow: bytes, token: str) -> None:
-        """See Store."""
-        call = Call(settings={**_INSERT_SETTINGS, "insert_deduplication_token": token})
-        sql = f"INSERT INTO {table} ({', '.join(f'`{name}`' for name in columns)})"
-        try:
-            self._engine.insert(sql, INSERT_FORMAT, arrow, call)
-        except EngineError as error:
-            raise StoreError(error.text) from error
+            raise StoreError(str(error), data_at_fault=error.code in _DATA_CODES) from error
 
     def close(self) -> None:
-        """See Store."""
+        """Do nothing: who made the engine closes it."""
 
 
 class ServerStore:
-    """A ClickHouse server at a URL such as http://user:password@host:8123/database."""
+    """A ClickHouse server at `url`: http(s)://user:password@host:port/database."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._access: dict[str, Any] = {
-            "interface": parts.scheme,
-            "host": parts.hostname,
-            "port": parts.port or _HTTP_PORT,
-            "username": unquote(parts.username or "default"),
-            "password": unquote(parts.password or ""),
-            "database": parts.path.strip("/") or "default",
-        }
+        self._url = url
         self._client: Any = None
 
+    def query(self, sql: str, params: Params | None = None) -> list[list[Any]]:
+        """Return the rows of a SELECT; see Store."""
+        result = self._ask(lambda client: client.query(sql, parameters=dict(params or {})))
+        return [list(row) for row in result.result_rows]
+
     def command(self, sql: str) -> None:
-        """See Store."""
-        try:
-            self._connected().command(sql)
-        except (ClickHouseError, OSError) as error:
-            raise self._failed(error) from error
+        """Run a statement; see Store."""
+        self._ask(lambda client: client.command(sql))
 
-    def rows(self, sql: str, params: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        """See Store."""
-        try:
-            body: bytes = self._connected().raw_query(
-                sql, parameters=dict(params or {}), fmt="JSONEachRow"
+    def insert(self, table: str, columns: Mapping[str, Column], token: str) -> None:
+        """Insert rows; see Store."""
+        settings = INSERT_SETTINGS | {"insert_deduplication_token": token}
+        block = encode_block(columns)
+        self._ask(
+            lambda client: client.raw_insert(
+                table, list(columns), insert_block=block, settings=settings, fmt="Native"
             )
-        except (ClickHouseError, OSError) as error:
-            raise self._failed(error) from error
-        return [json.loads(line) for line in body.splitlines()]
-
-    def insert(self, table: str, columns: Sequence[str], arrow: bytes, token: str) -> None:
-        """See Store."""
-        settings = {**_INSERT_SETTINGS, "insert_deduplication_token": token}
-        try:
-            self._connected().raw_insert(
-                table, columns, arrow, settings=settings, fmt=INSERT_FORMAT
-            )
-        except (ClickHouseError, OSError) as error:
-            raise self._failed(error) from error
+        )
 
     def close(self) -> None:
-        """See Store."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        """Close the client."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
-    def _connected(self) -> Any:
-        if self._client is None:
-            self._client = clickhouse_connect.get_client(
-                **self._access,
-                autogenerate_session_id=False,
-                connect_timeout=_CONNECT_S_MAX,
-                send_receive_timeout=_CALL_S_MAX,
-                # A repeat is the sink's own decision: it looks first at what was stored.
-                query_retries=0,
-            )
-        return self._client
+    def _ask(self, ask: Callable[[Any], Any]) -> Any:
+        from clickhouse_connect.driver.exceptions import (  # noqa: PLC0415 - 100 MB, not when embedded
+            ClickHouseError,
+        )
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415 - comes with the client
 
-    def _failed(self, error: Exception) -> StoreError:
-        # A client whose connection broke half way is not used again.
-        self.close()
-        where = f"{self._access['host']}:{self._access['port']}"
-        return StoreError(f"ClickHouse at {where}: {error}")
+        try:
+            if self._client is None:
+                self._client = _connect(self._url)
+            return ask(self._client)
+        except (ClickHouseError, HTTPError, OSError) as error:
+            lines = str(error).strip().splitlines()
+            # A client whose connection was cut is not used again.
+            self.close()
+            raise StoreError(
+                f"ClickHouse at {_without_password(self._url)}: {lines[0] if lines else error!r}",
+                data_at_fault=getattr(error, "code", None) in _DATA_CODES,
+            ) from error
+
+
+def _connect(url: str) -> Any:
+    import clickhouse_connect  # noqa: PLC0415 - 100 MB with what it loads, not when embedded
+
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    return clickhouse_connect.get_client(
+        host=parts.hostname or "127.0.0.1",
+        port=parts.port or (8443 if secure else 8123),
+        username=unquote(parts.username or "default"),
+        password=unquote(parts.password or ""),
+        database=parts.path.strip("/") or "__default__",
+        secure=secure,
+        connect_timeout=CONNECT_S_MAX,
+        send_receive_timeout=ANSWER_S_MAX,
+        query_retries=0,
+        autogenerate_session_id=False,
+    )
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port or ''}".rstrip(":")

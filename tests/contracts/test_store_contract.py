@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from services.recorder.chdb_engine import Engine
+from services.recorder.engine import Engine
 from services.recorder.chdb_server import ChdbServer
 
 pytestmark = pytest.mark.store
@@ -47,7 +47,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     thread.start()
     engine = Engine(path)
     server = ChdbServer(engine)
-    port = asyncio.run_coroutine_threadsafe(server.start(None, path), loop).result(30)
+    port = asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
     yield {"host": "127.0.0.1", "port": port}
     asyncio.run_coroutine_threadsafe(server.stop(), loop).result(30)
     loop.call_soon_threadsafe(loop.stop)
