@@ -39,17 +39,41 @@ class BusError(RuntimeError):
 
 
 async def bounded(call: Awaitable[T], what: str, seconds: float = CALL_S_MAX) -> T:
-    """Await `call` for at most `seconds`.
+    """Await `call` for at most `seconds`, and give it up then.
+
+    asyncio.wait_for would go on waiting until the call has let itself be cancelled, and some of the
+    client's calls do not while the broker is away.
 
     Raises:
         BusError: it took longer, or the client failed; `what` stands in the sentence.
     """
+    task = asyncio.ensure_future(call)
     try:
-        return await asyncio.wait_for(call, seconds)
-    except TimeoutError as error:
-        raise BusError(f"Kafka did not {what} within {seconds:g} s; is the broker up?") from error
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        _give_up(task)
+        raise
+    if not done:
+        _give_up(task)
+        raise BusError(f"Kafka did not {what} within {seconds:g} s; is the broker up?")
+    if task.cancelled():
+        # Some of the client's calls end in the cancellation of a task of its own. Let out, it would
+        # pass for a cancellation of ours and end the caller without a word.
+        raise BusError(f"Kafka could not {what}: the client cut the call off")
+    try:
+        return task.result()
     except KafkaError as error:
         raise BusError(f"Kafka could not {what}: {error!r}") from error
+
+
+def _give_up(task: "asyncio.Future[Any]") -> None:
+    def look(ended: "asyncio.Future[Any]") -> None:
+        # Whatever it still ends with was told already, as a call that took too long.
+        if not ended.cancelled():
+            ended.exception()
+
+    task.cancel()
+    task.add_done_callback(look)
 
 
 def new_producer(bootstrap: str) -> AIOKafkaProducer:
@@ -94,8 +118,8 @@ def new_consumer(
 
 async def stop_client(client: Any) -> None:
     """Stop a producer or consumer, or give up: without its broker it may never stop by itself."""
-    with contextlib.suppress(TimeoutError, KafkaError):
-        await asyncio.wait_for(client.stop(), STOP_S_MAX)
+    with contextlib.suppress(BusError):
+        await bounded(client.stop(), "let go of a client", STOP_S_MAX)
 
 
 @contextlib.asynccontextmanager
@@ -212,5 +236,5 @@ async def _create(bootstrap: str, topics: dict[str, Topic], counts: dict[str, in
 
 
 async def _close_admin(admin: AIOKafkaAdminClient) -> None:
-    with contextlib.suppress(TimeoutError, KafkaError):
-        await asyncio.wait_for(admin.close(), STOP_S_MAX)
+    with contextlib.suppress(BusError):
+        await bounded(admin.close(), "let go of an admin client", STOP_S_MAX)

@@ -57,12 +57,21 @@ def broker_of(chosen: settings.Settings) -> str:
 
 
 def run_until_stopped(work: Coroutine[Any, Any, None], stop: Callable[[], None]) -> None:
-    """Run `work` to its end; SIGTERM and SIGINT call `stop`, which asks it to end."""
+    """Run `work` to its end; SIGTERM and SIGINT call `stop`, which asks it to end.
+
+    SIGUSR1 writes where every task stands to standard error: what to look at when one hangs.
+    """
 
     async def watched() -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(signal.SIGUSR1, _tell_tasks)
         await work
 
     asyncio.run(watched())
+
+
+def _tell_tasks() -> None:
+    for task in asyncio.all_tasks():
+        task.print_stack(limit=8, file=sys.stderr)
