@@ -1,0 +1,143 @@
+"""Shows a demo while it goes on: a live panel in a terminal, else a line every few seconds."""
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from services.cli._demo_run import Watch
+
+FRAME_S = 0.25
+LINE_S = 5.0
+RATE_WINDOW_S = 5.0
+# One sample a column of the sparkline.
+DEPTH_SAMPLE_S = 1.0
+DEPTH_SAMPLES = 60
+SPARKS = "▁▂▃▄▅▆▇█"
+KV_BAR_CHARS = 20
+
+
+def sparkline(values: list[int]) -> str:
+    """Return a character a value, as high as it is beside the highest."""
+    highest = max(values, default=0)
+    if not highest:
+        return SPARKS[0] * len(values)
+    return "".join(SPARKS[value * (len(SPARKS) - 1) // highest] for value in values)
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is shown. `phase` is what goes on now.
+
+    Args:
+        console: where it is shown.
+    """
+
+    console: Console
+    phase: str = "starting"
+    watch: Watch | None = None
+    began_s: float = field(default_factory=time.monotonic)
+    _depth: deque[int] = field(default_factory=lambda: deque[int](maxlen=DEPTH_SAMPLES))
+    _rate: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
+    _showing: "asyncio.Task[None] | None" = None
+    _live: Live | None = None
+
+    def tell(self, sentence: str) -> None:
+        """Say one thing, above the panel if there is one."""
+        self.console.print(f"  {sentence}", highlight=False, markup=False)
+
+    def enter(self, phase: str) -> None:
+        """Say what goes on from now on."""
+        self.phase = phase
+        self.tell(phase)
+
+    def start(self, watch: Watch, phase: str) -> None:
+        """Show the run of `watch` from now on, until `stop`."""
+        self.enter(phase)
+        self.watch = watch
+        self._rate.clear()
+        self._depth.clear()
+        self._showing = asyncio.create_task(self._show())
+
+    async def stop(self) -> None:
+        """Show no more."""
+        if self._showing is not None:
+            self._showing.cancel()
+            await asyncio.gather(self._showing, return_exceptions=True)
+            self._showing = None
+
+    async def _show(self) -> None:
+        sampled_s = lined_s = time.monotonic()
+        live = Live(console=self.console, auto_refresh=False, transient=True)
+        with live if self.console.is_terminal else self.console:
+            while True:
+                await asyncio.sleep(FRAME_S)
+                now_s = time.monotonic()
+                self._sample(now_s)
+                if now_s - sampled_s >= DEPTH_SAMPLE_S:
+                    sampled_s = now_s
+                    self._depth.append(len(self._known().occupancy.waiting))
+                if self.console.is_terminal:
+                    live.update(self._panel(now_s), refresh=True)
+                elif now_s - lined_s >= LINE_S:
+                    lined_s = now_s
+                    self.tell(self._line(now_s))
+
+    def _known(self) -> Watch:
+        assert self.watch is not None  # noqa: S101 - start came first
+        return self.watch
+
+    def _sample(self, now_s: float) -> None:
+        self._rate.append((now_s, self._known().occupancy.output_tokens))
+        while now_s - self._rate[0][0] > RATE_WINDOW_S:
+            self._rate.popleft()
+
+    def _tokens_per_s(self) -> float:
+        (first_s, first), (last_s, last) = self._rate[0], self._rate[-1]
+        return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
+
+    def _line(self, now_s: float) -> str:
+        watch = self._known()
+        seen = watch.occupancy
+        return (
+            f"{now_s - watch.began_s:4.0f} s  {self.phase}: sent {watch.sent}/{watch.total},"
+            f" waiting {len(seen.waiting)}, running {len(seen.running)},"
+            f" done {len(watch.results)}, {self._tokens_per_s():.0f} tokens/s,"
+            f" KV {seen.kv_use:.0%}"
+        )
+
+    def _panel(self, now_s: float) -> RenderableType:
+        watch = self._known()
+        seen = watch.occupancy
+        counts = Table.grid(padding=(0, 3))
+        counts.add_row(
+            Text(f"{now_s - watch.began_s:5.0f} s  {self.phase}", style="bold"),
+            _count("sent", f"{watch.sent}/{watch.total}"),
+            _count("waiting", len(seen.waiting)),
+            _count("running", len(seen.running)),
+            _count("done", len(watch.results)),
+            _count("tokens/s", f"{self._tokens_per_s():.0f}"),
+        )
+        filled = round(seen.kv_use * KV_BAR_CHARS)
+        kv = Text.assemble(
+            ("  KV       ", "dim"),
+            ("█" * filled, "green"),
+            ("░" * (KV_BAR_CHARS - filled), "dim"),
+            f" {seen.kv_use:4.0%} reserved",
+        )
+        depth = list(self._depth)
+        waiting = Text.assemble(
+            ("  waiting  ", "dim"),
+            (sparkline(depth), "cyan"),
+            (f"  at most {max(depth, default=0)} in the last {len(depth)} s", "dim"),
+        )
+        return Group(counts, kv, waiting)
+
+
+def _count(label: str, value: object) -> Text:
+    return Text.assemble((f"{label} ", "dim"), str(value))

@@ -1,0 +1,216 @@
+"""`headway demo`: the main job end to end on real parts, and proof that it went right."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from services import settings as where
+from services.cli import _output
+from services.cli._demo_audit import audit
+from services.cli._demo_checks import full_replay, outcome_faults
+from services.cli._demo_plan import Plan, new_plan, probe_speed
+from services.cli._demo_progress import Progress
+from services.cli._demo_report import Report, as_plain, print_report
+from services.cli._demo_run import Watch, run_traffic
+from services.cli._demo_traffic import Sending
+from services.cli._process import NOISY
+from services.cli._stack import Stack
+from services.cli.up import START_ERRORS
+from services.lab.summary import summarise
+from services.lab.traces import TraceError
+from streams.story_sources import story_from_kafka
+
+# After the last request was sent, this long for the rest; a machine that needs longer is told so.
+DRAIN_S_MAX = 180.0
+AUDIT_S_MAX = 60.0
+TERMINATED = 128 + signal.SIGTERM
+POLL_S = 0.1
+LOG_LINES = 5
+# Lines of a pipe or a file are not cut to a terminal's width.
+PIPE_COLUMNS = 120
+
+
+@click.command(
+    epilog="Example:  headway demo --engine simulated --trace azure2023_code.csv.gz --speed 4"
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    help="How long requests are sent; of a trace, so much of it.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["torch", "simulated"]),
+    default="torch",
+    show_default=True,
+    help="torch runs SmolLM2-135M; simulated takes the time of Llama-3.1-8B on an H100.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A CSV, plain or gzipped, with t_ms,prompt_tokens,output_tokens or Azure's columns.",
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Send so many times faster; a simulated engine is as much faster.",
+)
+@click.option(
+    "--scale-tokens",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Multiply prompt and output lengths; by default what a small machine can serve (torch),"
+    " or 1 (simulated).",
+)
+@click.option("--workers", type=click.IntRange(1, 8), help="Replicas: 1 (torch) or 4 (simulated).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the traffic.")
+@click.option(
+    "--state", metavar="DIR", help="Keep everything there; else it is deleted at the end."
+)
+@_output.json_option
+def command(*, state: str | None, as_json: bool, **options: Any) -> None:
+    """Start a whole deployment, send a minute of bursty chat traffic, and check all of it.
+
+    Starts a Kafka broker, the recorder, a cell, the stream processors and workers; sends requests
+    of several tenants and tiers through Kafka; shows how it goes; then prints a summary, the waits
+    of the slowest request, a full replay of the ledger and the recorder's audit.
+
+    Exit code 0 only if every request has exactly one outcome, the replay has no mismatch and the
+    audit finds no gap; else 1, with the sentence that says what is wrong.
+    """
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    console = _output.progress_console() if as_json else _output.console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPE_COLUMNS
+    try:
+        plan = new_plan(**options)
+        with _state_directory(state) as directory:
+            report = _output.run(_demo(plan, where.load(directory), console))
+    except (TraceError, *START_ERRORS) as error:
+        raise click.ClickException(str(error)) from error
+    except asyncio.CancelledError:
+        click.echo("stopped before its end", err=True)
+        sys.exit(TERMINATED)
+    if as_json:
+        _output.print_json(as_plain(report))
+    else:
+        print_report(console, report)
+    sys.exit(1 if report.faults else 0)
+
+
+@contextlib.contextmanager
+def _state_directory(state: str | None) -> Generator[str]:
+    """Give the directory that is asked for, or a fresh one that is deleted afterwards."""
+    if state is not None:
+        yield state
+        return
+    directory = tempfile.mkdtemp(prefix="headway-demo-")
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _demo(plan: Plan, settings: where.Settings, console: Console) -> Report:
+    """Run the plan on a deployment of its own, and check it."""
+    progress = Progress(console)
+    stack = Stack(
+        settings, profiles=[plan.profile], workers=plan.workers_by_model, tell=progress.tell
+    )
+    main = asyncio.current_task()
+    assert main is not None  # noqa: S101 - a coroutine runs in a task
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+    console.print(Text(plan.headline(), style="bold"))
+    try:
+        await stack.start()
+        report = await _run_and_check(plan, stack, progress)
+        if report.faults:
+            _print_logs(stack, console)
+    except START_ERRORS:
+        _print_logs(stack, console)
+        raise
+    finally:
+        progress.enter("stopping the deployment")
+        await stack.stop()
+    return report
+
+
+async def _run_and_check(plan: Plan, stack: Stack, progress: Progress) -> Report:
+    probe = plan.probe()
+    speed, faults = 1.0, list[str]()
+    if probe:
+        watch = await _send(probe, "looking how fast this machine is", stack, progress)
+        speed = probe_speed(watch.ended_s - watch.began_s)
+        faults += await outcome_faults(probe, watch)
+    sendings, scales = plan.traffic(speed)
+    progress.tell(_scales_sentence(scales, speed if probe else None))
+    watch = await _send(sendings, "sending", stack, progress)
+    faults += await outcome_faults(sendings, watch)
+    last_seq = dict(watch.occupancy.last_seq)
+    summary = summarise(list(watch.results.values()), watch.ended_s - watch.began_s)
+    setting = plan.setting | {"prompt_scale": scales[0], "output_scale": scales[1]}
+    report = Report(setting, summary, watch.occupancy, faults=faults)
+    if stack.clickhouse is not None and stack.with_recorder:
+        progress.enter("waiting for the recorder, and asking for its audit")
+        total = len(probe) + len(sendings)
+        report.audit = await audit(stack.clickhouse, plan.run, total, last_seq, AUDIT_S_MAX)
+        report.faults += report.audit.faults
+    progress.enter("deriving every decision again")
+    report.replay = await full_replay(stack.kafka)
+    report.faults += report.replay.faults
+    if summary.slowest is not None:
+        report.slowest = await story_from_kafka(stack.kafka, summary.slowest)
+    return report
+
+
+async def _send(sendings: list[Sending], phase: str, stack: Stack, progress: Progress) -> Watch:
+    """Send at the given times, and wait for every outcome; both are shown."""
+    watch = Watch(total=len(sendings))
+    progress.start(watch, phase)
+    seconds_max = sendings[-1].at_s + DRAIN_S_MAX
+    sending = asyncio.create_task(run_traffic(stack.kafka, sendings, watch, seconds_max))
+    try:
+        while not sending.done():
+            await asyncio.wait({sending}, timeout=POLL_S)
+            if watch.sent == watch.total:
+                progress.phase = "all sent"
+        await sending
+    finally:
+        sending.cancel()
+        await progress.stop()
+    return watch
+
+
+def _scales_sentence(scales: tuple[float, float], speed: float | None) -> str:
+    prompts, outputs = scales
+    told = f"lengths: prompts × {prompts:.3g}, outputs × {outputs:.3g}"
+    if speed is None:
+        return told
+    return f"{told}; this machine is {speed:.2g} times as fast as the default counts on"
+
+
+def _print_logs(stack: Stack, console: Console) -> None:
+    """Show the last lines of each part's log, for they may be deleted next."""
+    for log in sorted(stack.logs.glob("*.log")):
+        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        if lines:
+            console.print(Text(f"the last lines of {log.name}:", style="dim"))
+            for line in lines:
+                console.print(Text(f"  {line}", style="dim"))
