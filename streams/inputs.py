@@ -26,6 +26,8 @@ from streams.payloads import Payloads
 # Without a record for this long, the end offsets are asked for: either there is nothing to read,
 # or the consumer is stuck.
 QUIET_S_MAX = 3.0
+# How much further back each look for the last effect goes.
+TAIL_GROWTH = 16
 REPORT_CACHE_BYTES = 32 * 1024 * 1024
 
 RawRecord = ConsumerRecord[bytes, bytes]
@@ -142,15 +144,34 @@ class Inputs:
             starts = await bus.bounded(consumer.beginning_offsets(chosen), "tell start offsets")
             ends = await bus.bounded(consumer.end_offsets(chosen), "tell end offsets")
             for partition in chosen:
-                end = ends[partition]
-                first = max(starts[partition], end - 1)
-                async for record in bus.read_range(consumer, partition, first, end):
-                    headers = dict(record.headers)
-                    tails[partition.topic, partition.partition] = (
-                        int(headers[messages.HEADER_SEQ]),
-                        int(headers[messages.HEADER_INDEX]),
-                    )
+                tail = await self._tail(consumer, partition, starts[partition], ends[partition])
+                if tail is not None:
+                    tails[partition.topic, partition.partition] = tail
         return tails
+
+    async def _tail(
+        self, consumer: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
+    ) -> tuple[int, int] | None:
+        """Return the (seq, index) of this cell's last effect, looking back further and further.
+
+        Others write to the dead-letter topic too, so the last record need not be an effect.
+        """
+        tail: tuple[int, int] | None = None
+        span = 1
+        until = end
+        while tail is None and until > start:
+            first = max(start, end - span)
+            async for record in bus.read_range(consumer, partition, first, until):
+                tail = self._effect_id(record) or tail
+            until = first
+            span *= TAIL_GROWTH
+        return tail
+
+    def _effect_id(self, record: RawRecord) -> tuple[int, int] | None:
+        headers = dict(record.headers)
+        if headers.get(messages.HEADER_CELL) != b"%d" % self._cell:
+            return None
+        return int(headers[messages.HEADER_SEQ]), int(headers[messages.HEADER_INDEX])
 
     # Payloads
 
