@@ -58,6 +58,8 @@ class Watch:
             async for value in records_of(kafka, cell):
                 if _REPLICAS in value:
                     self._read(cell, value)
+        # What these few records say of requests is not the whole of it.
+        self.occupancy = self.occupancy.without_requests()
         held, self._held = self._held or [], None
         for record in held:
             self._read(record.partition, record.value)

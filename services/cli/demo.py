@@ -201,9 +201,7 @@ async def _send(sendings: list[Sending], phase: str, stack: Stack, progress: Pro
 def _scales_sentence(scales: tuple[float, float], speed: float | None) -> str:
     prompts, outputs = scales
     told = f"lengths: prompts × {prompts:.3g}, outputs × {outputs:.3g}"
-    if speed is None:
-        return told
-    return f"{told}; this machine is {speed:.2g} times as fast as the default counts on"
+    return told if speed is None else f"{told} (speed {speed:.2g} of what they are made for)"
 
 
 def _print_logs(stack: Stack, console: Console) -> None:

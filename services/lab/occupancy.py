@@ -70,6 +70,11 @@ class Occupancy:
             self._take(decision)
         self.kv_use_peak = max(self.kv_use_peak, self.kv_use)
 
+    def without_requests(self) -> "Occupancy":
+        """Return the same replicas, as if they had held nothing so far."""
+        pools = {replica: _Pool(pool.kv_blocks) for replica, pool in self._pools.items()}
+        return Occupancy(last_seq=self.last_seq, _pools=pools, _now_us=self._now_us)
+
     @property
     def kv_use(self) -> float:
         """The share of all replicas' KV blocks that is reserved now, 0 to 1."""

@@ -1,0 +1,62 @@
+"""The demo itself, from its command line: a short one on real parts adds up and leaves nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.broker, pytest.mark.store]
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def run_demo(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    named = {"HEADWAY_KAFKA", "HEADWAY_CLICKHOUSE", "HEADWAY_STATE"}
+    environ = {name: value for name, value in os.environ.items() if name not in named}
+    return subprocess.run(
+        [sys.executable, "-m", "services.cli", "demo", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env=environ | {"TMPDIR": str(tmp_path)},
+        check=False,
+        timeout=170,
+    )
+
+
+def test_a_short_demo_exits_0_and_its_json_adds_up(tmp_path: Path) -> None:
+    done = run_demo(tmp_path, "--seconds", "5", "--engine", "simulated", "--speed", "4", "--json")
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert told["ok"] is True
+    assert told["faults"] == []
+    summary = told["summary"]
+    assert summary["requests"] == told["setting"]["requests"] > 20
+    assert sum(summary["outcomes"].values()) == summary["requests"]
+    assert sum(tier["requests"] for tier in summary["tiers"]) == summary["requests"]
+    assert summary["outcomes"]["completed"] == summary["e2e_ms"]["count"]
+    slowest = told["slowest"]
+    assert slowest["id"] == summary["slowest"]
+    assert slowest["wait_us"] + slowest["run_us"] == slowest["e2e_us"]
+    assert slowest["unexplained_us"] == 0
+    assert told["replay"]["mismatches"] == 0
+    assert told["replay"]["entries"] > summary["requests"]
+    audit = told["audit"]
+    assert (audit["caught_up"], audit["requests"]) == (True, summary["requests"])
+    assert audit["results"] == summary["requests"]
+    assert set(audit["problems"].values()) == {0}
+    assert list(tmp_path.iterdir()) == [], "the demo's state is deleted at its end"
+
+
+def test_a_trace_that_cannot_be_used_ends_the_demo_before_anything_starts(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("t_ms,prompt_tokens,output_tokens\n0,many,1\n")
+    done = run_demo(tmp_path, "--trace", str(trace))
+    assert done.returncode == 1
+    assert "line 2 of the trace" in done.stderr
+    assert "prompt_tokens is 'many'" in done.stderr
+    assert done.stdout == ""
