@@ -1,6 +1,8 @@
 """The embedded broker is a real Kafka: it keeps what it acknowledged, and says why it fails."""
 
 import asyncio
+import os
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from services.embedded import broker as broker_module
 from services.embedded.broker import EXIT_STOPPED, Broker, BrokerError
 from services.embedded.ports import COUNT, FIRST, free_port
+from services.embedded.processes import Supervisor
 from services.embedded.serving import NotServingError, cluster_id, wait_until_serving
 from services.settings import load
 
@@ -115,6 +118,54 @@ async def test_a_stop_is_orderly_and_the_next_start_keeps_address_and_messages(
         assert await read_all(address) == [(0, b"kept")]
     finally:
         await asyncio.to_thread(second.stop)
+
+
+async def test_a_supervised_broker_that_is_killed_serves_again_at_the_same_address(
+    tmp_path: Path,
+) -> None:
+    supervisor = Supervisor(lambda _sentence: None)
+    looking = asyncio.create_task(supervisor.run())
+    broker = Broker(load(), tmp_path / "kafka")
+    try:
+        child = supervisor.keep("broker", await asyncio.to_thread(broker.child))
+        await asyncio.to_thread(broker.wait_until_serving)
+        cluster = await asyncio.to_thread(wait_until_serving, broker.bootstrap, 10)
+        killed = child.pid
+        os.kill(killed, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while supervisor.status()[0].restarts == 0:  # noqa: ASYNC110 - nothing signals it
+                await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(wait_until_serving, broker.bootstrap, 60) == cluster
+        assert child.pid != killed
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        await supervisor.stop_all()
+
+
+async def test_ten_large_records_at_once_do_not_end_the_broker(
+    new_broker: Callable[[], Broker],
+) -> None:
+    broker = await asyncio.to_thread(new_broker)
+    await make_topic(broker.bootstrap)
+    producers = [
+        AIOKafkaProducer(
+            bootstrap_servers=broker.bootstrap,
+            acks="all",
+            max_request_size=16 * 2**20,
+            request_timeout_ms=60_000,
+        )
+        for _ in range(10)
+    ]
+    record = bytes(15 * 10**6)
+    try:
+        await asyncio.gather(*(producer.start() for producer in producers))
+        sent = [producer.send_and_wait(TOPIC, record, partition=0) for producer in producers]
+        told = await asyncio.wait_for(asyncio.gather(*sent), 90)
+    finally:
+        await asyncio.gather(*(producer.stop() for producer in producers))
+    assert sorted(one.offset for one in told) == list(range(10))
+    assert broker.alive
 
 
 def test_another_port_is_taken_and_told_when_the_last_one_is_taken(tmp_path: Path) -> None:

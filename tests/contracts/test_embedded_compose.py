@@ -23,6 +23,8 @@ OWN = {
     "log.dirs",
     "log.segment.bytes",
     "log.cleaner.dedupe.buffer.size",
+    "queued.max.request.bytes",
+    "socket.request.max.bytes",
     "num.io.threads",
     "num.network.threads",
     "num.recovery.threads.per.data.dir",
