@@ -22,7 +22,8 @@ from schemas.ids import cell_of
 from schemas.profile import Profile
 from schemas.topics import CELLS_DEFAULT, CONFIG, LEDGER
 from services import bus
-from services.embedded.broker import Broker, free_port
+from services.embedded.broker import Broker
+from services.embedded.ports import free_port
 from services.embedded.processes import Supervisor
 from services.embedded.state import Endpoints, StateDir
 from services.settings import CLICKHOUSE, KAFKA, STATE, Settings
@@ -135,6 +136,8 @@ class Stack:
         child = await asyncio.to_thread(broker.child)
         self.supervisor.keep("broker", child)
         await asyncio.to_thread(broker.wait_until_serving)
+        if broker.notice:
+            self.tell(broker.notice)
         self.broker = broker
         self.kafka = broker.bootstrap
         self.tell(f"Kafka serves at {self.kafka}")
@@ -144,7 +147,7 @@ class Stack:
             self.clickhouse = self.settings.clickhouse
             self._spawn("recorder", "recorder")
             return
-        port = free_port(None)
+        port = free_port()
         self.clickhouse = f"http://127.0.0.1:{port}"
         self._spawn("recorder", "recorder", "--port", str(port))
 

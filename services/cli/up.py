@@ -16,6 +16,7 @@ from services.cli._stack import Stack, StackError, WorkerPlan
 from services.embedded.broker import BrokerError
 from services.embedded.jars import JarsError
 from services.embedded.java import JavaError
+from services.embedded.ports import PortsError
 from services.embedded.processes import ChildError
 from services.embedded.state import StateError
 
@@ -25,6 +26,7 @@ START_ERRORS = (
     BrokerError,
     JarsError,
     JavaError,
+    PortsError,
     ChildError,
     StateError,
     where.SettingsError,
