@@ -125,7 +125,7 @@ def replay_store(client: Any, cell: int, on_progress: OnProgress) -> Replayed:
 def store_lines(client: Any, cell: int) -> int:
     """Return how many ledger lines of a cell the store holds."""
     rows = client.query(
-        "SELECT count() FROM ledger FINAL WHERE cell = {cell:UInt16}", parameters={"cell": cell}
+        "SELECT count() FROM ledger FINAL WHERE cell = {cell:Int32}", parameters={"cell": cell}
     ).result_rows
     return int(rows[0][0])
 
@@ -141,9 +141,9 @@ def _store_batches(client: Any, cell: int) -> Iterator[list[bytes]]:
     offset, line = 0, 0
     while True:
         rows = client.query(
-            "SELECT kafka_offset, line, raw FROM ledger FINAL WHERE kafka_partition = {cell:UInt16}"
-            " AND (kafka_offset, line) >= ({offset:UInt64}, {line:UInt32})"
-            " ORDER BY kafka_offset, line LIMIT {most:UInt32}",
+            "SELECT offset, line, raw FROM ledger FINAL WHERE cell = {cell:Int32}"
+            " AND (offset, line) >= ({offset:Int64}, {line:Int32})"
+            " ORDER BY offset, line LIMIT {most:UInt32}",
             parameters={"cell": cell, "offset": offset, "line": line, "most": _STORE_BATCH_LINES},
         ).result_rows
         if not rows:

@@ -43,14 +43,17 @@ class _Teller:
         self._blocked: dict[str, tuple[d.QueueBlocked, DecisionId]] = {}
         self._since_us = 0
         self._at: DecisionId = (0, 0, 0)
-        self._arrival = ("", 0)
+        self._arrival: tuple[str, int] | None = None
         self._progress_told = False
 
     def finish(self) -> Story | None:
         story = self._story
         if not story.events:
             return None
-        if story.stage != "ended":
+        if self._arrival is None:
+            # Only cancels, or only a part of the ledger: nothing to count the time from.
+            story.arrived_us = story.until_us = story.events[0].at_us
+        elif story.stage != "ended":
             story.until_us = max(self._now_us.get(story.cell, 0), self._since_us)
             if story.stage in ("waiting", "backoff"):
                 self._close_wait(story.until_us)
@@ -136,7 +139,7 @@ class _Teller:
     def routed(self, decision: d.RequestRouted, now_us: int) -> None:
         to = "every other cell" if decision.to_cell < 0 else f"cell {decision.to_cell}"
         self._event(now_us, "routed", f"belongs to another cell: sent on to {to}")
-        if self._story.stage == "unknown":
+        if self._story.stage == "unknown" and self._arrival is not None:
             self._story.stage = "routed"
 
     def duplicate(self, decision: d.DuplicateIgnored, now_us: int) -> None:
@@ -208,7 +211,8 @@ class _Teller:
     def _begin(self, now_us: int) -> None:
         story = self._story
         story.segments.clear()
-        story.model, story.arrived_us = self._arrival
+        if self._arrival is not None:
+            story.model, story.arrived_us = self._arrival
         self._since_us = story.arrived_us
         self._wait_segment("transit", now_us, "from the broker to the cell")
 

@@ -107,30 +107,32 @@ def story_from_store(client: Any, request_id: str) -> Story | None:
     Raises:
         whatever the client raises when the store does not answer.
     """
-    named = client.query(
-        "SELECT cell, min(seq), max(seq) FROM ledger FINAL WHERE has(request_ids, {id:String})"
-        " GROUP BY cell ORDER BY cell",
-        parameters={"id": request_id},
-    ).result_rows
+    named = client.query(_STORE_RANGE, parameters={"id": request_id}).result_rows
+    needle = '"id":' + _TEXT.dump_json(request_id).decode()
     entries: list[Entry] = []
     for cell, first, last in named:
-        bounds = {"id": request_id, "cell": cell, "first": first, "last": last}
+        bounds = {"needle": needle, "cell": cell, "first": first, "last": last}
         rows = client.query(_STORE_LINES, parameters=bounds).result_rows
         entries.extend(_decoded([_as_bytes(row[0]) for row in rows]))
     return tell(request_id, entries)
 
 
+# A request's first and last entries bring decisions about it, so the index over those finds it.
+_STORE_RANGE = """
+SELECT cell, min(seq), max(seq) FROM decision_rows WHERE request_id = {id:String}
+GROUP BY cell ORDER BY cell
+"""
 # Before the request's first entry, the last word on each queue; then all that concerns it.
 _STORE_LINES = """
 WITH blocked AS (
-    SELECT seq, model FROM decisions FINAL
-    WHERE kafka_partition = {cell:UInt16} AND kind = 'queue-blocked.v1' AND seq <= {last:UInt64}
+    SELECT seq, model FROM decision_rows
+    WHERE cell = {cell:Int32} AND kind = 'queue-blocked.v1' AND seq <= {last:Int64}
 )
 SELECT raw FROM ledger FINAL
-WHERE kafka_partition = {cell:UInt16} AND (
-    has(request_ids, {id:String})
-    OR seq IN (SELECT seq FROM blocked WHERE seq >= {first:UInt64})
-    OR seq IN (SELECT max(seq) FROM blocked WHERE seq < {first:UInt64} GROUP BY model)
+WHERE cell = {cell:Int32} AND (
+    (seq BETWEEN {first:Int64} AND {last:Int64} AND position(raw, {needle:String}) > 0)
+    OR seq IN (SELECT seq FROM blocked WHERE seq >= {first:Int64})
+    OR seq IN (SELECT max(seq) FROM blocked WHERE seq < {first:Int64} GROUP BY model)
 )
 ORDER BY seq
 """

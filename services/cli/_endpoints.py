@@ -4,6 +4,7 @@ Decides nothing else. A command says with `--state` which deployment it means.
 """
 
 import contextlib
+import logging
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
@@ -108,6 +109,8 @@ def connect(url: str) -> Any:
     """
     import clickhouse_connect  # noqa: PLC0415 - slow to load, and few commands need it
 
+    # It writes a line for each failure beside the error that it raises.
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     return clickhouse_connect.get_client(
@@ -124,9 +127,12 @@ def connect(url: str) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, without what the client adds."""
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
+    """Return what the server or the connection said, without what the client wraps around it."""
+    if isinstance(error.__cause__, OSError) or "NewConnectionError" in str(error):
+        return "nobody listens there"
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    _, _, said = text.rpartition("server response: ")
+    return said.partition(" (for url ")[0]
 
 
 def _without_password(url: str) -> str:

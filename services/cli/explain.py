@@ -38,6 +38,11 @@ def command(request_id: str, source: str, state_dir: str | None, *, as_json: boo
             f"no ledger speaks of {request_id!r}; check the id, and the deployment with"
             " `headway doctor`"
         )
+    if story.stage == "unknown":
+        raise click.ClickException(
+            f"no request {request_id!r} arrived; the ledger only holds {len(story.events)} events"
+            f" that name it, the last one: {story.events[-1].what} {story.events[-1].detail}"
+        )
     if as_json:
         _output.print_json(as_plain(story))
         return

@@ -10,10 +10,12 @@ from rich.text import Text
 
 from services.cli import _endpoints, _output
 
+# What the recorder needs for itself (inputs, the views that fill tables, and what `FINAL` views
+# stand for) is left out.
 _LIST = (
-    "SELECT name AS table, comment FROM system.tables"
-    " WHERE database = currentDatabase() AND NOT is_temporary AND name NOT LIKE '.inner%'"
-    " ORDER BY name"
+    "SELECT name AS table, comment AS `what it holds` FROM system.tables"
+    " WHERE database = currentDatabase() AND engine NOT IN ('Null', 'MaterializedView')"
+    " AND NOT endsWith(name, '_rows') AND NOT startsWith(name, '.') ORDER BY name"
 )
 READ_ONLY = 2
 CELL_CHARS_MAX = 200

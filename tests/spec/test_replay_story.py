@@ -220,3 +220,9 @@ def test_the_sieve_keeps_what_the_story_needs(request_id: str) -> None:
     assert sifted.segments == whole.segments
     assert sifted.events == whole.events
     assert len(kept) < len(made.entries)
+
+
+def test_a_request_that_only_cancels_name_never_arrived() -> None:
+    story = story_of("nobody", begun(cancel("nobody", at=5), cells=2, cell=1))
+    assert story.stage == "unknown"
+    assert (story.arrived_us, story.e2e_us) == (us(5), 0)
