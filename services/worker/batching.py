@@ -6,13 +6,12 @@ reports. The executor (SmolLM2 in torch, or a latency model) only ever sees slic
 two engines cannot differ in how they batch.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
-from services.worker.blocks import BlockPool, blocks_for
+from services.worker.acceptance import RunningText, accept
+from services.worker.blocks import BlockPool
 from services.worker.engine import (
     EngineInfo,
     Failed,
@@ -30,39 +29,7 @@ from services.worker.engine import (
 )
 from services.worker.latency import Clock
 from services.worker.plan import Bounds, Running, StepPlan, Waiting, plan_step
-from services.worker.tokenizer import ModelTokenizer, TextDecoder
-
-
-@dataclass(slots=True, eq=False)
-class RunningText:
-    """One attempt inside the engine.
-
-    `ids` are prompt, resumed and produced tokens; the first `context` of them are in the KV pool.
-    """
-
-    work: Work
-    key: WorkKey
-    ids: list[int]
-    prompt_tokens: int
-    limit: int
-    decoder: TextDecoder
-    added_us: int
-    context: int = 0
-    text: list[str] = field(default_factory=list[str])
-    joined_us: int | None = None
-    first_us: int | None = None
-    last_us: int | None = None
-    leaving: LeaveCause | None = None
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens produced so far, resumed ones included."""
-        return len(self.ids) - self.prompt_tokens
-
-    @property
-    def prefill_left(self) -> int:
-        """Prompt and resumed tokens that are not in the KV pool; 0 once it decodes."""
-        return 0 if self.first_us is not None else len(self.ids) - self.context
+from services.worker.tokenizer import ModelTokenizer
 
 
 class Slice(NamedTuple):
@@ -140,7 +107,7 @@ class BatchingEngine:
         ):
             return False
         try:
-            text = self._accept(work)
+            text = accept(work, self._info, self._tokenizer, added_us=self._clock.now_us())
         except ValueError as error:
             self._refused[key] = Failed(key, str(error), retryable=False)
             return True
@@ -149,70 +116,6 @@ class BatchingEngine:
         else:
             self._waiting[key] = text
         return True
-
-    def _accept(self, work: Work) -> RunningText:
-        """Tokenise and check against every limit; raises ValueError with the sentence."""
-        if work.max_output_tokens < 1:
-            raise ValueError(
-                f"Request {work.id!r} asks for {work.max_output_tokens} output tokens; ask for at"
-                " least 1."
-            )
-        if not (math.isfinite(work.temperature) and work.temperature >= 0):
-            raise ValueError(
-                f"Request {work.id!r} has the temperature {work.temperature}; give a number of 0"
-                " or more."
-            )
-        ids = self._prompt_ids(work)
-        if not ids:
-            raise ValueError(f"Request {work.id!r} has a prompt of no tokens; give some text.")
-        total = len(ids) + work.max_output_tokens
-        if total > self._info.max_sequence_tokens:
-            raise ValueError(
-                f"Request {work.id!r} has {len(ids)} prompt tokens and asks for up to"
-                f" {work.max_output_tokens} more; {self._info.model} takes"
-                f" {self._info.max_sequence_tokens} together. Shorten the prompt or the output."
-            )
-        needed = blocks_for(total, self._pool.block_tokens)
-        if needed > work.reserved_blocks:
-            raise ValueError(
-                f"Request {work.id!r} needs {needed} KV blocks for {len(ids)} prompt and"
-                f" {work.max_output_tokens} output tokens, and {work.reserved_blocks} are reserved"
-                " for it. Reserve what the prompt's exact count asks for."
-            )
-        if work.reserved_blocks > self._pool.blocks:
-            raise ValueError(
-                f"Request {work.id!r} reserves {work.reserved_blocks} KV blocks and the pool has"
-                f" {self._pool.blocks}. Send it to a replica with a larger pool."
-            )
-        decoder = self._tokenizer.decoder()
-        limit = work.max_output_tokens
-        if work.output_tokens is not None:
-            limit = max(1, min(limit, work.output_tokens))
-        text = RunningText(
-            work, work.key, ids, len(ids), limit, decoder, added_us=self._clock.now_us()
-        )
-        self._resume(text)
-        return text
-
-    def _prompt_ids(self, work: Work) -> list[int]:
-        if work.prompt_tokens is not None and self._tokenizer.counts_suffice:
-            return [0] * work.prompt_tokens
-        try:
-            return self._tokenizer.prompt_ids(work.prompt, work.messages)
-        except ValueError as error:  # also text that is not valid Unicode
-            raise ValueError(f"Request {work.id!r} has no usable prompt: {error}") from error
-
-    def _resume(self, text: RunningText) -> None:
-        vocabulary = self._tokenizer.vocabulary
-        resumed = text.work.resume_tokens[: text.limit]
-        for token in resumed:
-            if not 0 <= token < vocabulary:
-                raise ValueError(
-                    f"Request {text.work.id!r} resumes with the token {token}, and the vocabulary"
-                    f" of {self._info.model} has {vocabulary}. Resume it on its own model."
-                )
-            text.text.append(text.decoder.add(token))
-        text.ids.extend(resumed)
 
     def cancel(self, request_id: str, attempt: int | None = None) -> bool:
         """Let a request leave at the next boundary; whether there was one."""

@@ -99,6 +99,10 @@ class PagedKV:
             targets = torch.tensor([move.target for move in moves], device=self.device)
             self.pool.index_copy_(2, targets, self.pool.index_select(2, sources))
 
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Overwrite blocks with zeros."""
+        self.pool[:, :, list(blocks)] = 0
+
 
 class PagedAttention:
     """Attention of one iteration: decoding sequences (one row each) first, then prompt chunks."""

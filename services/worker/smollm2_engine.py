@@ -13,7 +13,8 @@ from typing import Literal
 
 import torch
 
-from services.worker.batching import BatchingEngine, Fault, RunningText, Slice
+from services.worker.acceptance import RunningText
+from services.worker.batching import BatchingEngine, Fault, Slice
 from services.worker.blocks import BlockPool
 from services.worker.engine import BLOCK_TOKENS, EngineInfo, Work, WorkKey
 from services.worker.latency import Clock, RealClock
@@ -168,9 +169,10 @@ class _TorchExecutor:
         rows = torch.tensor(wanted, device=hidden.device)
         return pick(self._model.logits(hidden.index_select(0, rows)), draws)
 
-    @staticmethod
-    def _outcome(text: RunningText, token: int | None) -> Sequence[int] | Fault:
+    def _outcome(self, text: RunningText, token: int | None) -> Sequence[int] | Fault:
         if token is None:
+            # What is not a number must not lie about: the blocks' next holder would inherit it.
+            self._kv.clear(self._pool.table(text.key))
             return Fault(
                 f"The model's output for request {text.key.id!r} is not a number after"
                 f" {len(text.ids)} tokens."
