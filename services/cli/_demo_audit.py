@@ -37,10 +37,11 @@ class AuditFound:
         """Return what was found in one line."""
         if not self.caught_up:
             return f"not finished: the recorder was still behind after {self.catch_up_s:.0f} s"
-        found = ", ".join(f"{count} {check}" for check, count in self.problems.items())
+        checks = ", ".join(self.problems)
         return (
             f"{self.requests} requests and {self.results} outcomes recorded, complete"
-            f" {self.catch_up_s:.1f} s after the last one: {found}"
+            f" {self.catch_up_s:.1f} s after the last one; {sum(self.problems.values())} problems"
+            f" ({checks})"
         )
 
 

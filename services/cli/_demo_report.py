@@ -43,6 +43,7 @@ def as_plain(report: Report) -> dict[str, Any]:
     summary = plain(report.summary)
     summary["outcomes"] = dict(report.summary.outcomes)
     summary["reasons"] = dict(report.summary.reasons)
+    summary["waits_ms"] = dict(report.summary.waits_ms)
     return {
         "ok": not report.faults,
         "faults": report.faults,
@@ -62,7 +63,8 @@ def print_report(console: Console, report: Report) -> None:
     summary = report.summary
     console.print()
     console.print(Text("What came of it", style="bold"))
-    _say(console, "requests", f"{summary.requests}, each with its outcome: {_outcomes(summary)}")
+    sent = report.setting["requests"]
+    _say(console, "requests", f"{sent} sent; {summary.requests} outcomes: {_outcomes(summary)}")
     rate = summary.tokens_per_s or 0.0
     _say(
         console,
@@ -70,10 +72,13 @@ def print_report(console: Console, report: Report) -> None:
         f"{summary.prompt_tokens:,} read, {summary.output_tokens:,} generated in"
         f" {summary.seconds:.1f} s: {rate:.0f} tokens/s",
     )
+    _say(console, "waits", _waits(summary))
     _say(console, "batch", _batch(report.occupancy))
     _say(console, "KV", _kv(report.occupancy))
     console.print()
-    console.print(Text(LATENCY_WORDS, style="dim"))
+    speed = report.setting["speed"]
+    faster = "" if speed == 1 else f"; everything at {speed:g} times its speed"
+    console.print(Text(LATENCY_WORDS + faster, style="dim"))
     console.print(_latencies(summary))
     if report.slowest is not None:
         console.print()
@@ -119,6 +124,17 @@ def _say(console: Console, label: str, text: str) -> None:
 
 def _outcomes(summary: Summary) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in summary.outcomes) or "none"
+
+
+def _waits(summary: Summary) -> str:
+    total_ms = sum(ms for _, ms in summary.waits_ms)
+    if summary.wait_ms is None or not total_ms:
+        return "none"
+    causes = ", ".join(f"{cause} {ms / total_ms:.0%}" for cause, ms in summary.waits_ms)
+    return (
+        f"p50 {summary.wait_ms.p50:,.0f} ms, p99 {summary.wait_ms.p99:,.0f} ms;"
+        f" of all waiting: {causes}"
+    )
 
 
 def _batch(occupancy: Occupancy) -> str:

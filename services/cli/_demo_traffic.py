@@ -43,6 +43,9 @@ TEMPLATE_TOKENS = 32
 PREFILL_TOKENS_PER_S = 400.0
 DECODE_TOKENS_PER_S = 120.0
 OUTPUT_TIME_SHARE = 0.6
+# Even a slow machine gets requests of some variety: the median prompt is 7 tokens then.
+PROMPT_SCALE_MIN = 0.005
+OUTPUT_SCALE_MIN = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +68,18 @@ def fitting_scales(
 ) -> tuple[float, float]:
     """Return what to multiply prompt and output lengths with, 1 at most, for a small machine.
 
-    So that it is busy with them for `seconds`, if it is `speed` times as fast as it should be.
+    So that it is busy with them for `seconds`, if it is `speed` times as fast as it should be; a
+    very slow one is busy for longer.
     """
     budget_s = seconds * speed
     output_s = request_s(0, sum(arrival.output_tokens for arrival in arrivals))
     prompt_s = request_s(sum(arrival.prompt_tokens for arrival in arrivals), 0)
     template_s = len(arrivals) * request_s(0, 0)
-    output_scale = min(1.0, OUTPUT_TIME_SHARE * budget_s / max(output_s, 1e-9))
-    left_s = max(0.0, budget_s - template_s - output_s * output_scale)
-    return min(1.0, left_s / max(prompt_s, 1e-9)), output_scale
+    output_scale = OUTPUT_TIME_SHARE * budget_s / max(output_s, 1e-9)
+    output_scale = min(1.0, max(OUTPUT_SCALE_MIN, output_scale))
+    left_s = budget_s - template_s - output_s * output_scale
+    prompt_scale = min(1.0, max(PROMPT_SCALE_MIN, left_s / max(prompt_s, 1e-9)))
+    return prompt_scale, output_scale
 
 
 def sendings(

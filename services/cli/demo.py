@@ -33,7 +33,7 @@ from services.lab.traces import TraceError
 from streams.story_sources import story_from_kafka
 
 # After the last request was sent, this long for the rest; a machine that needs longer is told so.
-DRAIN_S_MAX = 180.0
+DRAIN_S_MAX = 300.0
 AUDIT_S_MAX = 60.0
 TERMINATED = 128 + signal.SIGTERM
 POLL_S = 0.1

@@ -46,6 +46,7 @@ class Summary:
         outcomes: how many of each, the most frequent first.
         ttft_ms: arrival to first token, of the requests that had one.
         e2e_ms: arrival to outcome, of those completed. wait_ms: without a replica, of all.
+        waits_ms: all requests' waits by cause, added up, the longest first.
         seconds: from the first arrival to the last outcome. tokens_per_s: output over them.
         slowest: the id of the completed request that took longest, or of any if none completed.
     """
@@ -56,6 +57,7 @@ class Summary:
     ttft_ms: Spread | None
     e2e_ms: Spread | None
     wait_ms: Spread | None
+    waits_ms: tuple[tuple[str, float], ...]
     tiers: tuple[TierSummary, ...]
     retried: int
     prompt_tokens: int
@@ -89,6 +91,9 @@ def summarise(results: Sequence[Result], seconds: float) -> Summary:
     """Summarise outcomes; `seconds` lie between the first arrival and the last outcome."""
     completed = [result for result in results if result.outcome == "completed"]
     usages = [result.usage for result in results if result.usage is not None]
+    waits = Counter[str]()
+    for result in results:
+        waits.update(dict(result.waits))
     output_tokens = sum(usage.output_tokens for usage in usages)
     slowest = max(completed or results, key=lambda result: (result.e2e_us, result.id), default=None)
     return Summary(
@@ -98,6 +103,7 @@ def summarise(results: Sequence[Result], seconds: float) -> Summary:
         ttft_ms=_ttft_ms(results),
         e2e_ms=_e2e_ms(completed),
         wait_ms=spread([result.wait_us / US_PER_MS for result in results]),
+        waits_ms=tuple((cause, us / US_PER_MS) for cause, us in waits.most_common()),
         tiers=tuple(_of_tier(tier, results) for tier in TIERS),
         retried=sum(result.attempts > 1 for result in results),
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),

@@ -44,7 +44,7 @@ def result(
         attempts=1,
         replica=None,
         wait_us=1000,
-        waits=(),
+        waits=(("transit", 400), ("kv", 600)),
         run_us=0,
         ttft_us=None if ttft_ms is None else ttft_ms * 1000,
         e2e_us=e2e_ms * 1000,
@@ -93,6 +93,7 @@ def test_a_summary_counts_what_was_measured_and_nothing_else() -> None:
     assert (told.e2e_ms.count, told.e2e_ms.max) == (2, 300.0)
     assert (told.prompt_tokens, told.output_tokens, told.tokens_per_s) == (20, 60, 30.0)
     assert told.slowest == "b"
+    assert told.waits_ms == (("kv", pytest.approx(1.8)), ("transit", pytest.approx(1.2)))
     by_tier = {tier.tier: (tier.requests, tier.completed) for tier in told.tiers}
     assert by_tier == {"realtime": (1, 1), "critical": (0, 0), "normal": (2, 1), "batch": (0, 0)}
 
