@@ -192,10 +192,9 @@ class ChdbServer:
 
     async def _run(self, query: HttpQuery, statement: Statement, call: Call) -> Answer:
         work: Callable[[], Answer]
-        if statement.kind == "insert-data" and statement.format is not None:
-            head = statement.head.decode(errors="replace")
+        if statement.head is not None and statement.format is not None:
             data = query.sql[statement.data_at :]
-            work = partial(self._engine.insert, head, statement.format, data, call)
+            work = partial(self._engine.insert, statement.head, statement.format, data, call)
         else:
             work = partial(self._engine.execute, query.sql, call)
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

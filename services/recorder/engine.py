@@ -7,7 +7,9 @@ Calls may run side by side, each in a thread of its own.
 """
 
 import contextlib
+import os
 import re
+import tempfile
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from typing import Any
 import chdb
 
 from services.recorder.limits import RecorderLimits
-from services.recorder.statement import read_statement
+from services.recorder.statement import Head, read_statement
 
 ERROR_UNKNOWN = 1002
 ERROR_READONLY = 164
@@ -26,6 +28,8 @@ ERROR_NOT_IMPLEMENTED = 48
 _CODE = re.compile(r"Code: (\d+)\. DB::Exception")
 _IDENTIFIER = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _CONFIG = "engine.xml"
+# Where the data of an insert lie until they are in.
+_INSERTS = "inserts"
 # The engine's own readonly mode leaves these: they write files, stop others, or reach into Python.
 _READONLY_ALSO_REFUSED = re.compile(
     r"\b(?:INTO\s+OUTFILE|KILL\s+(?:QUERY|MUTATION)|python\s*\()", re.IGNORECASE
@@ -110,6 +114,8 @@ class Engine:
             self.directory.mkdir(parents=True, exist_ok=True)
             config = self.directory / _CONFIG
             config.write_text(_config(self.limits))
+            self._inserts = self.directory / _INSERTS
+            self._inserts.mkdir(exist_ok=True)
         except OSError as error:
             raise EngineInUseError(
                 f"the directory {directory} of the embedded ClickHouse cannot be used:"
@@ -125,6 +131,9 @@ class Engine:
                 f"the embedded ClickHouse in {directory} could not be opened; if another recorder"
                 f" runs on it, stop that one or choose another --state. It said: {error}"
             ) from error
+        # Only its owner may tidy a directory up.
+        for left_over in self._inserts.iterdir():
+            left_over.unlink()
 
     def close(self) -> None:
         """Stop the engine. No call may be under way."""
@@ -161,21 +170,35 @@ class Engine:
             finally:
                 pieces.close()
 
-    def insert(self, statement: str, data_format: str, data: bytes, call: Call) -> Answer:
-        """Insert `data`; `statement` is the INSERT without FORMAT and data.
+    def insert(self, head: Head, data_format: str, data: bytes, call: Call) -> Answer:
+        """Insert `data`, by way of a file.
+
+        chDB's own streaming insert is not used: it reports rows as written when storing them, or a
+        view on the table, has failed.
 
         Raises:
-            EngineError: the engine refused it; no block of the data was stored, or only whole ones.
+            EngineError: the engine refused it; whole blocks of the data may be stored.
         """
-        with self._connection(statement, call) as connection:
-            inserter = connection.send_insert(statement, data_format)
-            try:
-                inserter.append(data)
-                done = inserter.finish()
-            except BaseException:
-                inserter.cancel()
-                raise
-            return Answer(b"", 0, 0, done.rows_written, done.bytes_written)
+        with self._data_file(data) as path:
+            source = f"FROM INFILE {quote_string(str(path))}"
+            sql = f"{head.insert} {source} {head.settings} FORMAT {data_format}"
+            return self.execute(sql, call)
+
+    @contextlib.contextmanager
+    def _data_file(self, data: bytes) -> Generator[Path, None, None]:
+        # No ending of the name may look like a compression to the engine.
+        descriptor, name = tempfile.mkstemp(dir=self._inserts)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            yield Path(name)
+        except OSError as error:
+            raise EngineError(
+                f"Code: 243. DB::Exception: The data could not be written to {self._inserts}:"
+                f" {error.strerror}; free some space. (NOT_ENOUGH_SPACE)"
+            ) from error
+        finally:
+            Path(name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _connection(self, sql: str | bytes, call: Call) -> Generator[Any, None, None]:

@@ -199,7 +199,9 @@ class Sink:
     async def _insert(self, insert: Insert, stop: asyncio.Event) -> bool:
         try:
             return await self._until_done(
-                lambda: self._store.insert(insert.table, insert.columns, insert.token), stop
+                lambda: self._store.insert(insert.table, insert.columns, insert.token),
+                stop,
+                divisible=len(insert.places) > 1,
             )
         except StoreError as error:
             if len(insert.places) == 1:
@@ -227,18 +229,20 @@ class Sink:
             self.dead_letters += 1
         return True
 
-    async def _until_done(self, work: Callable[[], None], stop: asyncio.Event) -> bool:
+    async def _until_done(
+        self, work: Callable[[], None], stop: asyncio.Event, *, divisible: bool = False
+    ) -> bool:
         """Run `work` in a thread until it succeeds; return False if `stop` came first.
 
         Raises:
-            StoreError: the data are at fault.
+            StoreError: the data are at fault, or, where they are `divisible`, too large.
         """
         pause_ms = self._limits.retry_ms_first
         while True:
             try:
                 await asyncio.to_thread(work)
             except StoreError as error:
-                if error.data_at_fault:
+                if error.data_at_fault or (error.too_large and divisible):
                     raise
                 if str(error) != self.last_error:
                     log.warning("the store is in trouble, trying on: %s", error)

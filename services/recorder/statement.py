@@ -26,6 +26,14 @@ _DATA_BEGINS = frozenset({b"VALUES", b"SELECT", b"WITH", b"WATCH", b"FORMAT"})
 
 
 @dataclass(frozen=True, slots=True)
+class Head:
+    """An INSERT without FORMAT and data: up to its SETTINGS clause, and that clause or nothing."""
+
+    insert: str
+    settings: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Statement:
     """A statement and, for an INSERT with data, where its data begin.
 
@@ -33,18 +41,19 @@ class Statement:
         kind: `insert-data` when a FORMAT and data follow; `session` for SET and USE.
         has_result: it answers with rows, even if there are none.
         format: that the text names, or None.
-        head: of an insert: the statement without FORMAT and data.
         data_at: of an insert: the byte at which the data begin.
         plain: the text in upper case, without strings and comments.
+        makes_temporary: it creates a temporary table.
+        head: of an insert with data.
     """
 
     kind: StatementKind
     has_result: bool
     format: str | None
-    head: bytes
     data_at: int
     plain: str
     makes_temporary: bool
+    head: Head | None = None
 
 
 def read_statement(sql: bytes) -> Statement:
@@ -67,7 +76,6 @@ def read_statement(sql: bytes) -> Statement:
         kind=kind,
         has_result=first in _RESULT_WORDS or first == b"(",
         format=_spelled(sql, made) if made else None,
-        head=sql,
         data_at=len(sql),
         plain=plain,
         makes_temporary=words[:2] == [b"CREATE", b"TEMPORARY"],
@@ -75,7 +83,10 @@ def read_statement(sql: bytes) -> Statement:
 
 
 def _insert_with_data(sql: bytes, tokens: "Iterator[tuple[int, int, bytes]]") -> Statement | None:
+    settings_at: int | None = None
     for start, _, text in tokens:
+        if text == b"SETTINGS" and settings_at is None:
+            settings_at = start
         if text not in _DATA_BEGINS:
             continue
         named = next(tokens, None) if text == b"FORMAT" else None
@@ -89,7 +100,9 @@ def _insert_with_data(sql: bytes, tokens: "Iterator[tuple[int, int, bytes]]") ->
             if sql.startswith(parting, end):
                 data_at = end + len(parting)
                 break
-        return Statement("insert-data", False, name, sql[:start], data_at, "INSERT", False)
+        at = start if settings_at is None else settings_at
+        head = Head(sql[:at].decode(errors="replace"), sql[at:start].decode(errors="replace"))
+        return Statement("insert-data", False, name, data_at, "INSERT", False, head)
     return None
 
 

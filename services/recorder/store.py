@@ -10,11 +10,13 @@ from urllib.parse import unquote, urlsplit
 
 from services.recorder.engine import Call, Engine, EngineError
 from services.recorder.native import Column, encode_block
+from services.recorder.statement import Head
 
 CONNECT_S_MAX = 5
 ANSWER_S_MAX = 60
 # ClickHouse's codes for "a value cannot be read": the rows are at fault, not the store.
 _DATA_CODES = frozenset({6, 26, 27, 32, 33, 38, 41, 53, 69, 70, 72, 117, 321, 349, 407, 469})
+_MEMORY_CODE = 241
 
 # An insert of a token that the table has had within its window is not done again.
 INSERT_SETTINGS = {
@@ -31,11 +33,13 @@ class StoreError(RuntimeError):
 
     Attributes:
         data_at_fault: the rows were refused; asking again would not help.
+        too_large: it would have taken more memory than it may; fewer rows might do.
     """
 
-    def __init__(self, text: str, *, data_at_fault: bool = False) -> None:
+    def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
-        self.data_at_fault = data_at_fault
+        self.data_at_fault = code in _DATA_CODES
+        self.too_large = code == _MEMORY_CODE
 
 
 class Store(Protocol):
@@ -86,7 +90,7 @@ class EmbeddedStore:
         try:
             answer = self._engine.execute(sql, call)
         except EngineError as error:
-            raise StoreError(str(error)) from error
+            raise StoreError(str(error), error.code) from error
         rows: list[list[Any]] = json.loads(answer.body)["data"]
         return rows
 
@@ -95,16 +99,16 @@ class EmbeddedStore:
         try:
             self._engine.execute(sql)
         except EngineError as error:
-            raise StoreError(str(error)) from error
+            raise StoreError(str(error), error.code) from error
 
     def insert(self, table: str, columns: Mapping[str, Column], token: str) -> None:
         """Insert rows; see Store."""
         settings = INSERT_SETTINGS | {"insert_deduplication_token": token}
-        head = f"INSERT INTO {table} ({', '.join(columns)})"
+        head = Head(f"INSERT INTO {table} ({', '.join(columns)})")
         try:
             self._engine.insert(head, "Native", encode_block(columns), Call(settings=settings))
         except EngineError as error:
-            raise StoreError(str(error), data_at_fault=error.code in _DATA_CODES) from error
+            raise StoreError(str(error), error.code) from error
 
     def close(self) -> None:
         """Do nothing: who made the engine closes it."""
@@ -158,7 +162,7 @@ class ServerStore:
             self.close()
             raise StoreError(
                 f"ClickHouse at {_without_password(self._url)}: {lines[0] if lines else error!r}",
-                data_at_fault=getattr(error, "code", None) in _DATA_CODES,
+                getattr(error, "code", None),
             ) from error
 
 

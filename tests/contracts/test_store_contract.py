@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from services.recorder.engine import Engine
 from services.recorder.chdb_server import ChdbServer
+from services.recorder.engine import Engine
 
 pytestmark = pytest.mark.store
 EXCEPTION_AFTER_OUTPUT = (
@@ -212,3 +212,24 @@ def test_a_long_query_does_not_hold_an_insert_up(access: dict[str, Any], client:
     assert endless.is_alive()
     endless.join()
     other.close()
+
+
+def test_an_insert_says_so_when_a_view_on_its_table_fails(client: Any) -> None:
+    client.command("CREATE TABLE entry (n UInt64) ENGINE = Null")
+    client.command("CREATE TABLE whole (n UInt64) ENGINE = MergeTree ORDER BY n")
+    client.command(
+        "CREATE MATERIALIZED VIEW fails TO whole AS SELECT n + throwIf(n = 3, 'no 3') AS n FROM entry"
+    )
+    with pytest.raises(ClickHouseError, match="no 3"):
+        client.insert("entry", [[1], [3]], column_names=["n"])
+    client.insert("entry", [[1], [2]], column_names=["n"])
+    assert client.query("SELECT count() FROM whole").result_rows == [(2,)]
+
+
+def test_settings_may_stand_in_an_insert_with_data(client: Any) -> None:
+    for _ in range(2):
+        client.command(
+            "INSERT INTO t (n, s) SETTINGS insert_deduplication_token = 'x', async_insert = 0 FORMAT CSV",
+            data="5,five\n",
+        )
+    assert client.query("SELECT n, s FROM t").result_rows == [(5, "five")]

@@ -119,12 +119,16 @@ FROM
         JSONExtract(json, 'Tuple(kind String, id String, model String, tenant String, tier String, slot Nullable(Int32), attempt Nullable(Int32), attempts Nullable(Int32), cause String, reason String, why String, outcome String, wait_us Nullable(Int64), blocks Nullable(Int64), kv_blocks Nullable(Int64), request_offset Nullable(Int64), offset Nullable(Int64))') AS d
     FROM
     (
-        SELECT *, arrayJoin(arrayZip(decisions, arrayEnumerate(decisions))) AS item
+        SELECT cell, seq, epoch, at_us, policy_version, policy_digest, item
         FROM
         (
-            SELECT *, JSONExtractArrayRaw(raw, 'decisions') AS decisions
+            SELECT
+                cell, seq, epoch, at_us, policy_version, policy_digest,
+                JSONExtractArrayRaw(raw, 'decisions') AS decisions,
+                arrayZip(decisions, arrayEnumerate(decisions)) AS items
             FROM ledger_in
         )
+        ARRAY JOIN items AS item
     )
 );
 
@@ -209,17 +213,19 @@ FROM
         JSONExtract(json, 'Tuple(id String, model String, tenant String, tier String, request_offset Int64, arrived_us Int64, outcome String, reason String, detail String, attempts Nullable(Int32), slot Nullable(Int32), wait_us Nullable(Int64), waits Array(Tuple(String, Int64)), run_us Nullable(Int64), ttft_us Nullable(Int64), e2e_us Nullable(Int64), prompt_tokens Int64, max_output_tokens Int64, usage Tuple(output_tokens Nullable(Int64), queued_us Nullable(Int64), prefill_us Nullable(Int64), decode_us Nullable(Int64)), metadata Array(Tuple(String, String)))') AS d
     FROM
     (
-        SELECT
-            cell, seq, at_us, policy_version, policy_digest, raw,
-            JSONExtractInt(raw, 'fact', 'offset') AS fact_offset,
-            JSONExtractInt(raw, 'fact', 'arrived_us') AS fact_arrived_us,
-            arrayJoin(arrayFilter(
-                i -> startsWith(i.1, '{"kind":"request-ended.v1"') OR startsWith(i.1, '{"kind":"request-queued.v1"'),
-                arrayZip(decisions, arrayEnumerate(decisions)))) AS item
+        SELECT cell, seq, at_us, policy_version, policy_digest, fact_offset, fact_arrived_us, item
         FROM
         (
-            SELECT *, JSONExtractArrayRaw(raw, 'decisions') AS decisions
+            SELECT
+                cell, seq, at_us, policy_version, policy_digest,
+                JSONExtractInt(raw, 'fact', 'offset') AS fact_offset,
+                JSONExtractInt(raw, 'fact', 'arrived_us') AS fact_arrived_us,
+                JSONExtractArrayRaw(raw, 'decisions') AS decisions,
+                arrayFilter(
+                    i -> startsWith(i.1, '{"kind":"request-ended.v1"') OR startsWith(i.1, '{"kind":"request-queued.v1"'),
+                    arrayZip(decisions, arrayEnumerate(decisions))) AS items
             FROM ledger_in
         )
+        ARRAY JOIN items AS item
     )
 );

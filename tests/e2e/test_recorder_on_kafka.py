@@ -1,0 +1,441 @@
+"""The recorder on a real broker: what it stores, and what it survives. Each test has new topics."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+import pytest_asyncio
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+
+from schemas.bus import DeadLetter, DeviceSample
+from schemas.codec import decode, encode
+from schemas.topics import DEAD_LETTER, LEDGER, TELEMETRY
+from services import bus
+from services.embedded.broker import Broker
+from services.recorder.chdb_server import HOST, ChdbServer
+from services.recorder.engine import Engine
+from services.recorder.limits import RecorderLimits
+from services.recorder.service import Recorder
+from services.recorder.store import ServerStore
+from services.settings import CLICKHOUSE, KAFKA, STATE, Settings, load
+from tests.e2e.signals_ledger import WrittenLedger
+
+CELLS = 2
+WAIT_S_MAX = 60.0
+QUICK = RecorderLimits(batch_ms=50, stall_s=1.0, retry_ms_first=50, retry_ms_max=500)
+
+pytestmark = [pytest.mark.broker, pytest.mark.store]
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of these tests' own: they delete its topics, and kill it."""
+    broker = Broker(load(), tmp_path_factory.mktemp("recorder-broker"))
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest_asyncio.fixture
+async def kafka_now(own_broker: Broker) -> str:
+    """A broker with new, empty topics."""
+    await new_topics(own_broker.bootstrap)
+    return own_broker.bootstrap
+
+
+@pytest_asyncio.fixture
+async def producer(kafka_now: str) -> AsyncIterator[AIOKafkaProducer]:
+    async with bus.producing(kafka_now) as started:
+        yield started
+
+
+async def new_topics(bootstrap: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        names = [name for name in await admin.list_topics() if name.startswith("headway.")]
+        await admin.delete_topics(names)
+    finally:
+        await admin.close()
+    async with asyncio.timeout(WAIT_S_MAX):
+        while await bus.partition_count(bootstrap, LEDGER):
+            await asyncio.sleep(0.1)
+    await bus.ensure_topics(bootstrap, CELLS)
+
+
+def chosen(kafka: str, state: Path, clickhouse: str | None = None) -> Settings:
+    environ = {KAFKA: kafka, STATE: str(state), "HOME": str(state)}
+    if clickhouse is not None:
+        environ[CLICKHOUSE] = clickhouse
+    return load(environ=environ)
+
+
+class Running:
+    """A recorder in this process."""
+
+    def __init__(self, recorder: Recorder, url: str) -> None:
+        self.recorder = recorder
+        self.url = url
+        self.store = ServerStore(url)
+
+    async def ask(self, sql: str) -> list[list[Any]]:
+        return await asyncio.to_thread(self.store.query, sql)
+
+    async def one(self, sql: str) -> int:
+        return int((await self.ask(sql))[0][0])
+
+    async def until(self, sql: str, wanted: int) -> None:
+        """Wait until the query's one number is as wanted; more than that will never do."""
+        async with asyncio.timeout(WAIT_S_MAX):
+            while (found := await self.one(sql)) != wanted:
+                assert found < wanted, f"{sql}: {found}, and {wanted} is wanted"
+                await asyncio.sleep(0.1)
+
+
+@contextlib.asynccontextmanager
+async def recording(settings: Settings) -> AsyncGenerator[Running, None]:
+    """Run a recorder in this process until the block ends."""
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    recorder = Recorder(settings, limits=QUICK, ready=url.set_result)
+    task = asyncio.create_task(recorder.run())
+    await asyncio.wait({task, url}, timeout=WAIT_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        await task
+    running = Running(recorder, await url)
+    try:
+        yield running
+    finally:
+        running.store.close()
+        recorder.stop()
+        await asyncio.wait_for(task, WAIT_S_MAX)
+
+
+async def assert_whole(running: Running, ledgers: list[WrittenLedger]) -> None:
+    """Every entry is there once, in the storage too, and the audit finds nothing."""
+    for ledger in ledgers:
+        count = ledger.last_seq + 1
+        where = f"WHERE cell = {ledger.cell}"
+        assert await running.ask(
+            f"SELECT count(), min(seq), max(seq) FROM ledger FINAL {where}"
+        ) == [[count, 0, count - 1]]
+        assert await running.one(f"SELECT uniqExact(seq) FROM ledger {where}") == count
+    # In these ledgers all requests stand at one source offset, and an id may come back.
+    audit = await running.ask(
+        "SELECT check, problems FROM audit WHERE problems > 0 AND check != 'double outcomes'"
+    )
+    assert audit == []
+    twice = "SELECT count() - uniqExact(cell, seq, index) FROM decisions"
+    assert await running.one(twice) == 0
+
+
+async def test_what_is_on_the_bus_is_in_the_tables(
+    kafka_now: str, producer: AIOKafkaProducer, tmp_path: Path
+) -> None:
+    ledgers = [WrittenLedger(producer, cell, CELLS) for cell in range(CELLS)]
+    for ledger in ledgers:
+        await ledger.append(900)
+    async with recording(chosen(kafka_now, tmp_path)) as running:
+        await running.until("SELECT count() FROM ledger FINAL", 1_800)
+        await assert_whole(running, ledgers)
+        for ledger in ledgers:
+            await ledger.append(100)
+        await running.until("SELECT count() FROM ledger FINAL", 2_000)
+        await assert_whole(running, ledgers)
+        status = await asyncio.to_thread(read_json, f"{running.url}/headway/status")
+        assert status["lag"] == 0
+        assert status["last_error"] is None
+    # A restart reads on from where the tables end.
+    await ledgers[0].append(50)
+    async with recording(chosen(kafka_now, tmp_path)) as running:
+        await running.until("SELECT count() FROM ledger FINAL", 2_050)
+        await assert_whole(running, ledgers)
+        rows = await running.ask("SELECT raw FROM ledger FINAL WHERE cell = 0 ORDER BY seq")
+    assert [str(row[0]).encode() for row in rows] == await lines_on_kafka(kafka_now, 0)
+
+
+async def lines_on_kafka(bootstrap: str, cell: int) -> list[bytes]:
+    partition = TopicPartition(LEDGER, cell)
+    lines: list[bytes] = []
+    async with bus.consuming(bootstrap, [partition]) as consumer:
+        end = (await consumer.end_offsets([partition]))[partition]
+        async for record in bus.read_range(consumer, partition, 0, end):
+            assert record.value is not None
+            lines += record.value.split(b"\n")
+    return lines
+
+
+async def test_b17_of_ten_thousand_samples_one_bad_one_is_a_dead_letter(
+    kafka_now: str, producer: AIOKafkaProducer, tmp_path: Path
+) -> None:
+    for number in range(10_000):
+        value = encode(sample(number))
+        if number == 4_321:
+            value = value.replace(b'"power_w":300.0', b'"power_w":"much"')
+        await producer.send(TELEMETRY, value, partition=0)
+    await producer.flush()
+    async with recording(chosen(kafka_now, tmp_path)) as running:
+        await running.until("SELECT count() FROM telemetry", 9_999)
+        await running.until("SELECT count() FROM dead_letters", 1)
+        told = await running.ask(
+            "SELECT source_topic, source_partition, source_offset FROM dead_letters"
+        )
+        assert told == [[TELEMETRY, 0, 4_321]]
+        missing = "SELECT 49995000 - sum(offset) FROM telemetry"
+        assert await running.one(missing) == 4_321
+    letters = await dead_letters(kafka_now)
+    assert [(letter.topic, letter.offset) for letter in letters] == [(TELEMETRY, 4_321)]
+    assert "power_w" in letters[0].reason
+
+
+def sample(number: int) -> DeviceSample:
+    return DeviceSample(
+        node="host-1",
+        device="GPU-0",
+        at_us=1_764_500_000_000_000 + number,
+        simulated=True,
+        utilisation=None,
+        memory_used_bytes=number,
+        memory_total_bytes=2**34,
+        power_w=300.0,
+        temperature_c=None,
+    )
+
+
+async def dead_letters(bootstrap: str) -> list[DeadLetter]:
+    letters: list[DeadLetter] = []
+    for number in range(CELLS):
+        partition = TopicPartition(DEAD_LETTER, number)
+        async with bus.consuming(bootstrap, [partition]) as consumer:
+            end = (await consumer.end_offsets([partition]))[partition]
+            async for record in bus.read_range(consumer, partition, 0, end):
+                letter = decode(record.value)
+                assert isinstance(letter, DeadLetter)
+                letters.append(letter)
+    return letters
+
+
+class CutProxy:
+    """Passes bytes to a ClickHouse; when told, cuts the connection instead of passing a reply."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._server: asyncio.Server | None = None
+        self.cut_next_inserts = 0
+        self.cuts = 0
+        self.port = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, HOST, 0)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_reader, to_writer = await asyncio.open_connection(HOST, self._target_port)
+        cut = False
+
+        async def there() -> None:
+            nonlocal cut
+            while data := await reader.read(65536):
+                if b"INSERT+INTO" in data or b"INSERT INTO" in data:
+                    cut = self.cut_next_inserts > 0
+                    self.cut_next_inserts -= cut
+                to_writer.write(data)
+                await to_writer.drain()
+            to_writer.close()
+
+        sending = asyncio.create_task(there())
+        with contextlib.suppress(ConnectionError):
+            while data := await to_reader.read(65536):
+                if cut:
+                    self.cuts += 1
+                    break
+                writer.write(data)
+                await writer.drain()
+        sending.cancel()
+        to_writer.close()
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def clickhouse(directory: Path, port: int = 0) -> AsyncGenerator[ChdbServer, None]:
+    """Run a ClickHouse that the recorder takes for a server."""
+    engine = Engine(directory)
+    server = ChdbServer(engine)
+    await server.start(port)
+    try:
+        yield server
+    finally:
+        await server.stop()
+        engine.close()
+
+
+async def test_b18_an_insert_cut_between_body_and_reply_leaves_no_duplicate(
+    kafka_now: str, producer: AIOKafkaProducer, tmp_path: Path
+) -> None:
+    ledger = WrittenLedger(producer, 0, CELLS)
+    await ledger.append(500)
+    async with clickhouse(tmp_path / "server") as server:
+        proxy = CutProxy(server.port)
+        await proxy.start()
+        settings = chosen(kafka_now, tmp_path, f"http://{HOST}:{proxy.port}")
+        async with recording(settings) as running:
+            await running.until("SELECT count() FROM ledger FINAL", 500)
+            for _ in range(5):
+                proxy.cut_next_inserts = 2
+                await ledger.append(70)
+                await running.until("SELECT count() FROM ledger FINAL", ledger.last_seq + 1)
+            await assert_whole(running, [ledger])
+            # Not even where nobody asks for FINAL.
+            assert await running.one("SELECT count() FROM ledger") == ledger.last_seq + 1
+        assert proxy.cuts >= 5
+        await proxy.stop()
+
+
+async def test_b20_clickhouse_away_for_a_while_leaves_no_gap_and_no_duplicate(
+    kafka_now: str, producer: AIOKafkaProducer, tmp_path: Path
+) -> None:
+    ledger = WrittenLedger(producer, 0, CELLS)
+    async with clickhouse(tmp_path / "server") as server:
+        port = server.port
+        settings = chosen(kafka_now, tmp_path, f"http://{HOST}:{port}")
+        url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        recorder = Recorder(settings, limits=QUICK, ready=url.set_result)
+        task = asyncio.create_task(recorder.run())
+        await asyncio.wait_for(url, WAIT_S_MAX)
+        await ledger.append(300)
+        await asyncio.sleep(0.5)
+    for _ in range(10):
+        await ledger.append(100)
+        await asyncio.sleep(0.3)
+    status = await recorder.status()
+    assert not task.done()
+    assert "ClickHouse at" in str(status["last_error"])
+    async with clickhouse(tmp_path / "server", port):
+        running = Running(recorder, f"http://{HOST}:{port}")
+        await running.until("SELECT count() FROM ledger FINAL", ledger.last_seq + 1)
+        await assert_whole(running, [ledger])
+        recorder.stop()
+        await asyncio.wait_for(task, WAIT_S_MAX)
+        assert (await recorder.status())["last_error"] is None
+
+
+async def test_the_broker_killed_and_back_is_read_on(
+    own_broker: Broker, kafka_now: str, producer: AIOKafkaProducer, tmp_path: Path
+) -> None:
+    ledger = WrittenLedger(producer, 0, CELLS)
+    await ledger.append(300)
+    async with recording(chosen(kafka_now, tmp_path)) as running:
+        await running.until("SELECT count() FROM ledger FINAL", 300)
+        await asyncio.to_thread(own_broker.kill)
+        await asyncio.sleep(2)
+        await asyncio.to_thread(own_broker.start)
+        async with bus.producing(kafka_now) as again:
+            rest = WrittenLedger(again, 0, CELLS)
+            rest.told, rest.chain, rest._entries = ledger.told, ledger.chain, ledger._entries
+            await rest.append(300)
+        await running.until("SELECT count() FROM ledger FINAL", 600)
+        await assert_whole(running, [rest])
+
+
+class Process:
+    """`headway recorder` as a process of its own."""
+
+    def __init__(self, kafka: str, state: Path, port: int = 0) -> None:
+        environ = {**os.environ, KAFKA: kafka, STATE: str(state)}
+        environ.pop(CLICKHOUSE, None)
+        argv = [sys.executable, "-m", "services.cli", "recorder", "--port", str(port)]
+        self.child = subprocess.Popen(
+            argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.url = ""
+
+    def wait_until_ready(self) -> None:
+        assert self.child.stdout is not None
+        line = self.child.stdout.readline()
+        assert line.startswith("ready "), line + self.said()
+        self.url = line.split()[1]
+
+    def said(self) -> str:
+        assert self.child.stderr is not None
+        return self.child.stderr.read()
+
+    def end(self, number: int) -> int:
+        self.child.send_signal(number)
+        code = self.child.wait(timeout=WAIT_S_MAX)
+        for stream in (self.child.stdout, self.child.stderr):
+            assert stream is not None
+            stream.close()
+        return code
+
+
+async def test_kill_9_in_mid_insert_leaves_no_gap_and_no_duplicate(
+    kafka_now: str, producer: AIOKafkaProducer, tmp_path: Path
+) -> None:
+    ledger = WrittenLedger(producer, 0, CELLS)
+    await ledger.append(20_000)
+    for _ in range(4):
+        process = Process(kafka_now, tmp_path)
+        await asyncio.to_thread(process.wait_until_ready)
+        appending = asyncio.create_task(ledger.append(3_000))
+        await until_it_stores(process.url)
+        process.end(signal.SIGKILL)
+        await appending
+    process = Process(kafka_now, tmp_path)
+    await asyncio.to_thread(process.wait_until_ready)
+    running = Running(Recorder(chosen(kafka_now, tmp_path)), process.url)
+    await running.until("SELECT count() FROM ledger FINAL", ledger.last_seq + 1)
+    await assert_whole(running, [ledger])
+    wanted = sum(1 for line in await lines_on_kafka(kafka_now, 0) for _ in decisions_in(line))
+    assert await running.one("SELECT count() FROM decisions") == wanted
+    running.store.close()
+    assert process.end(signal.SIGTERM) == 0
+
+
+def decisions_in(line: bytes) -> list[Any]:
+    return json.loads(line)["decisions"]
+
+
+async def until_it_stores(url: str) -> None:
+    """Wait until some rows are in: others are on their way then."""
+    store = ServerStore(url)
+    try:
+        begin = (await asyncio.to_thread(store.query, "SELECT count() FROM ledger"))[0][0]
+        until_s = time.monotonic() + WAIT_S_MAX
+        while time.monotonic() < until_s:
+            now = (await asyncio.to_thread(store.query, "SELECT count() FROM ledger"))[0][0]
+            if now > begin:
+                return
+            await asyncio.sleep(0.02)
+    finally:
+        store.close()
+    raise AssertionError("nothing was stored")
+
+
+def read_json(url: str) -> dict[str, Any]:
+    with urlopen(url, timeout=10) as answer:
+        return json.loads(answer.read())
+
+
+async def test_a_second_recorder_on_the_same_state_says_so(kafka_now: str, tmp_path: Path) -> None:
+    first = Process(kafka_now, tmp_path)
+    await asyncio.to_thread(first.wait_until_ready)
+    second = Process(kafka_now, tmp_path)
+    _, said = await asyncio.to_thread(second.child.communicate, None, WAIT_S_MAX)
+    assert second.child.returncode != 0
+    assert "another recorder" in said
+    assert "Traceback" not in said
+    assert first.end(signal.SIGTERM) == 0
