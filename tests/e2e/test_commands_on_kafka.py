@@ -3,44 +3,21 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from click.testing import CliRunner, Result
 
 from schemas.requests import InferenceRequest
 from schemas.topics import LEDGER
-from services import bus, cli
+from services import bus
 from services.gateway.client import Client
 from streams.replay_sources import Replayed, replay_kafka
+from tests.e2e.command_line import Commands
 from tests.e2e.deployment import Deployment
 from tests.spec.replay_ledger import begun
 from tests.spec.scheduler_story import arrived, ready
 
 pytestmark = pytest.mark.broker
-
-
-class Commands:
-    """Calls commands as a shell would, beside the test's own event loop."""
-
-    def __init__(self, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("HEADWAY_KAFKA", deployment.bootstrap)
-        monkeypatch.setenv("HEADWAY_STATE", str(deployment.directory / "state"))
-        monkeypatch.delenv("HEADWAY_CLICKHOUSE", raising=False)
-
-    async def call(self, name: str, *arguments: str, given: str | None = None) -> Result:
-        group = cli.Commands("headway")
-
-        def work() -> Result:
-            return CliRunner().invoke(group, [name, *arguments], input=given)
-
-        return await asyncio.to_thread(work)
-
-    async def json(self, name: str, *arguments: str) -> Any:
-        got = await self.call(name, *arguments, "--json")
-        assert got.exit_code == 0, got.output
-        return json.loads(got.stdout)
 
 
 @pytest.fixture
