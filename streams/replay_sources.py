@@ -7,6 +7,7 @@ line a line (NDJSON, .gz too), of one cell or of several, each cell's in its ord
 import asyncio
 import gzip
 import re
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,7 +206,7 @@ def _file_lines(path: Path) -> Iterator[bytes]:
             for raw in file:
                 if raw.strip():
                     yield raw.rstrip(b"\r\n")
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
 
 
