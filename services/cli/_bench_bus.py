@@ -81,7 +81,7 @@ class Load:
             for partition, records in got.items():
                 taken = self.done_s if partition.topic == RESULTS else self.dispatch_s
                 for record in records:
-                    sent_s = self.sent_s.get(record.key)
+                    sent_s = self.sent_s.get(record.key or b"")
                     if sent_s is not None:
                         taken.append(now_s - sent_s)
                 if partition.topic == RESULTS:
