@@ -37,7 +37,7 @@ DRAIN_S_MAX = 300.0
 AUDIT_S_MAX = 60.0
 TERMINATED = 128 + signal.SIGTERM
 POLL_S = 0.1
-LOG_LINES = 5
+LOG_LINES = 3
 # Lines of a pipe or a file are not cut to a terminal's width.
 PIPE_COLUMNS = 120
 
@@ -211,4 +211,4 @@ def _print_logs(stack: Stack, console: Console) -> None:
         if lines:
             console.print(Text(f"the last lines of {log.name}:", style="dim"))
             for line in lines:
-                console.print(Text(f"  {line}", style="dim"))
+                console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
