@@ -104,12 +104,22 @@ async def _bus_figures(*, quick: bool) -> list[Figure]:
         ]
         lags: list[float] = []
         watching = asyncio.create_task(_watch_lag(stack, lags))
+        before_s = _cpu_s(stack)
         load, per_s = await _closed(stack.kafka, seconds)
+        after_s = _cpu_s(stack)
         watching.cancel()
         figures.append(Figure("bus.sustained_req_per_s", per_s, "req/s"))
         figures.append(Figure("bus.sustained_p99_ms", _percentile_ms(load.dispatch_s, 99), "ms"))
         if lags:
             figures.append(Figure("recorder.lag_s", max(lags), "s"))
+        figures += [
+            Figure(
+                f"bus.cpu_us_per_req.{name}",
+                1e6 * (after_s[name] - used_s) / len(load.done_s),
+                "µs",
+            )
+            for name, used_s in before_s.items()
+        ]
         figures += _memory(stack)
     return figures
 
@@ -195,13 +205,24 @@ async def _watch_lag(stack: Stack, lags: list[float]) -> None:
         lags.append(await lag_s(stack.kafka, stack.clickhouse))
 
 
+def _processes(stack: Stack) -> dict[str, psutil.Process]:
+    return {
+        "worker" if status.name.startswith("worker") else status.name: psutil.Process(status.pid)
+        for status in stack.supervisor.status()
+    }
+
+
+def _cpu_s(stack: Stack) -> dict[str, float]:
+    """Return the processor seconds that each part has used, the load's own among them."""
+    processes = {**_processes(stack), "load": psutil.Process()}
+    return {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
+
+
 def _memory(stack: Stack) -> list[Figure]:
-    figures: list[Figure] = []
-    for status in stack.supervisor.status():
-        name = "worker" if status.name.startswith("worker") else status.name
-        resident = psutil.Process(status.pid).memory_info().rss / 2**20
-        figures.append(Figure(f"memory.mb.{name}", resident, "MB"))
-    return figures
+    return [
+        Figure(f"memory.mb.{name}", process.memory_info().rss / 2**20, "MB")
+        for name, process in _processes(stack).items()
+    ]
 
 
 def _percentile_ms(values_s: list[float], percent: int) -> float:
