@@ -29,7 +29,7 @@ class RecorderLimits:
 
     batch_rows: int = 20_000
     batch_bytes: int = 8 * MIB
-    batch_ms: int = 300
+    batch_ms: int = 500
     fetch_bytes: int = MIB
     retry_ms_first: int = 100
     retry_ms_max: int = 5_000

@@ -1,4 +1,4 @@
-"""The ready-made queries beside this file: their names, what they answer, their SQL. Pure but files.
+"""The ready-made queries beside this file: their names, what they answer, their SQL. Reads files.
 
 A query's first lines are comments that say what it answers. Where it needs a parameter, the comment
 names it.

@@ -218,7 +218,8 @@ def test_an_insert_says_so_when_a_view_on_its_table_fails(client: Any) -> None:
     client.command("CREATE TABLE entry (n UInt64) ENGINE = Null")
     client.command("CREATE TABLE whole (n UInt64) ENGINE = MergeTree ORDER BY n")
     client.command(
-        "CREATE MATERIALIZED VIEW fails TO whole AS SELECT n + throwIf(n = 3, 'no 3') AS n FROM entry"
+        "CREATE MATERIALIZED VIEW fails TO whole AS"
+        " SELECT n + throwIf(n = 3, 'no 3') AS n FROM entry"
     )
     with pytest.raises(ClickHouseError, match="no 3"):
         client.insert("entry", [[1], [3]], column_names=["n"])
@@ -229,7 +230,8 @@ def test_an_insert_says_so_when_a_view_on_its_table_fails(client: Any) -> None:
 def test_settings_may_stand_in_an_insert_with_data(client: Any) -> None:
     for _ in range(2):
         client.command(
-            "INSERT INTO t (n, s) SETTINGS insert_deduplication_token = 'x', async_insert = 0 FORMAT CSV",
+            "INSERT INTO t (n, s)"
+            " SETTINGS insert_deduplication_token = 'x', async_insert = 0 FORMAT CSV",
             data="5,five\n",
         )
     assert client.query("SELECT n, s FROM t").result_rows == [(5, "five")]
