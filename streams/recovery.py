@@ -65,7 +65,7 @@ async def recover_cell(bootstrap: str, cell: int) -> Recovered:
         ends = await bus.bounded(consumer.end_offsets([ledger]), "tell an end offset")
         start, end = starts[ledger], ends[ledger]
         published_seq, pointers = await _last_marks(consumer, ledger, start, end)
-        found = await _best_snapshot(consumer, cell, pointers, start)
+        found = await best_snapshot(consumer, cell, pointers, start)
         if found is None:
             if start > 0:
                 raise RecoveryError(
@@ -138,9 +138,14 @@ async def _last_marks(
     return int(published), pointers
 
 
-async def _best_snapshot(
+async def best_snapshot(
     consumer: AIOKafkaConsumer, cell: int, pointers: list[Pointer], ledger_start: int
 ) -> tuple[Shell, State] | None:
+    """Return the first of the snapshots that checks out and that the ledger still continues.
+
+    Raises:
+        bus.BusError: the broker did not answer.
+    """
     for pointer in pointers:
         try:
             shell, state = await snapshots.read(consumer, cell, pointer)
