@@ -88,9 +88,8 @@ def _recorder(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every
 
 
 def _replay(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
-    from streams.bench_replay import recovery_figures, replay_figures  # noqa: PLC0415 - as above
-
     from services.cli._bench_bus import with_broker  # noqa: PLC0415 - as above
+    from streams.bench_replay import recovery_figures, replay_figures  # noqa: PLC0415 - as above
 
     found = replay_figures(quick=quick)
     return found + with_broker(lambda kafka: asyncio.run(recovery_figures(kafka, quick=quick)))

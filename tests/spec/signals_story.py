@@ -106,7 +106,7 @@ class RandomRun:
     """Seeded facts of every kind that moves a request, among them late and foreign reports."""
 
     def __init__(self, seed: int, ledger: Ledger, models: tuple[str, ...] = MODELS) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - a repeatable run, not a secret
+        self._random = random.Random(seed)
         self._ledger = ledger
         self._models = models
         self._made = 0
