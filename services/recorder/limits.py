@@ -35,8 +35,8 @@ class RecorderLimits:
     retry_ms_max: int = 5_000
     stall_s: float = 5.0
     commit_s: float = 1.0
-    engine_bytes: int = 320 * MIB
-    query_bytes: int = 200 * MIB
+    engine_bytes: int = 256 * MIB
+    query_bytes: int = 160 * MIB
     result_bytes: int = 64 * MIB
     query_s: int = 300
     query_threads: int = 4
