@@ -34,6 +34,18 @@ PROFILE = replace(SMOLLM2_135M, model=MODEL, tokenizer="bytes")
 WARM_S = 5.0
 TENANTS = 8
 PROMPT = "How long does a request wait for its turn? " * 3
+KEY = MODEL.encode()
+# Made once, so that the load takes as little of the two cores as it can.
+BODY = json.dumps(
+    {
+        "kind": "inference-request.v1",
+        "id": "%s",
+        "model": MODEL,
+        "tenant": "tenant-%d",
+        "prompt": PROMPT,
+        "max_output_tokens": 16,
+    }
+).encode()
 # Requests on their way at once in the sustained run: about half a second's worth.
 WINDOW = 2_000
 DRAIN_S_MAX = 30.0
@@ -51,7 +63,7 @@ class Load:
     producer: AIOKafkaProducer
     consumer: AIOKafkaConsumer
     cell: int
-    run: str
+    run: bytes
     sent_s: dict[bytes, float] = field(default_factory=dict[bytes, float])
     dispatch_s: list[float] = field(default_factory=list[float])
     done_s: list[float] = field(default_factory=list[float])
@@ -59,19 +71,10 @@ class Load:
 
     async def send(self, index: int) -> None:
         """Send one request."""
-        name = f"{self.run}-{index}"
-        body = {
-            "kind": "inference-request.v1",
-            "id": name,
-            "model": MODEL,
-            "tenant": f"tenant-{index % TENANTS}",
-            "prompt": PROMPT,
-            "max_output_tokens": 16,
-        }
-        self.sent_s[name.encode()] = time.perf_counter()
-        await self.producer.send(
-            REQUESTS, json.dumps(body).encode(), key=MODEL.encode(), partition=self.cell
-        )
+        name = b"%s-%d" % (self.run, index)
+        body = BODY % (name, index % TENANTS)
+        self.sent_s[name] = time.perf_counter()
+        await self.producer.send(REQUESTS, body, key=KEY, partition=self.cell)
 
     async def listen(self, expected: Callable[[], int | None]) -> None:
         """Note work and outcomes until `expected()` outcomes have come by (None: not known yet)."""
@@ -153,7 +156,7 @@ async def _new_load(kafka: str) -> "AsyncGenerator[Load, None]":
     async with bus.producing(kafka) as producer, bus.consuming(kafka, watched) as consumer:
         for partition, end in (await consumer.end_offsets(watched)).items():
             consumer.seek(partition, end)
-        yield Load(producer, consumer, cell, f"{time.time_ns():x}")
+        yield Load(producer, consumer, cell, b"%x" % time.time_ns())
 
 
 async def _paced(kafka: str, *, rate: int, seconds: float) -> Load:
