@@ -18,7 +18,7 @@ from statistics import median
 from typing import Final
 
 from schemas.figures import Figure
-from services.worker.bench_baselines import BareLoop, run_static_batch
+from services.worker.bench_baselines import BareLoop
 from services.worker.engine import BLOCK_TOKENS, Work
 from services.worker.plan import Bounds
 from services.worker.smollm2 import SmolLM2
@@ -48,6 +48,8 @@ _POOL_BYTES: Final = 768 * 1024**2
 _PROMPT_TOKENS: Final = 32
 _UNIFORM: Final = (8, 256)
 _SEED: Final = 1
+_TURN_STEPS: Final = 12
+"""Steps of a static batch between two turns of the engine."""
 
 
 def worker_figures(*, quick: bool = False) -> list[Figure]:
@@ -129,11 +131,11 @@ def over_static(
     Each batch's lengths are the midpoints of equal shares of the range, so that the few batches of
     a bench neither flatter nor harm either side by chance.
     """
-    low, high = (8, 48) if quick else _UNIFORM
+    low, high = (8, 128) if quick else _UNIFORM
     figures: list[Figure] = []
     for count in concurrencies:
         lengths = [round(low + (high - low) * (n + 0.5) / count) for n in range(count)]
-        ratio = _over_static(model, [lengths] * 2, count)
+        ratio = _over_static(model, [lengths] * (1 if quick else 2), count)
         figures.append(Figure(f"worker.over_static.concurrency_{count}", ratio, "ratio"))
     return figures
 
@@ -150,24 +152,34 @@ def over_static_code(model: SmolLM2, *, quick: bool = False) -> list[Figure]:
 def _over_static(model: SmolLM2, batches: Sequence[Sequence[int]], count: int) -> float:
     """The ratio of tokens/s under a standing backlog of `batches`, over and over.
 
-    The engine runs in as many parts as there are static batches, in turns with them.
+    The two take turns of a few steps, so that both meet the same other load on the machine.
     """
     dtype: DtypeName = "bfloat16" if model.dtype.itemsize == 2 else "float32"  # noqa: PLR2004 - bytes
     engine = SmolLM2Engine(_config(dtype, count), model)
     backlog = _backlog([length for batch in batches for length in batch], count)
     _run_until(engine, backlog, tokens=count * 8)  # fills the batch, and warms up
+    prompts = [smollm2_tokenizer().prompt_ids(_prompt(_PROMPT_TOKENS, n)) for n in range(count)]
     static_s = engine_s = 0.0
-    static_tokens = engine_tokens = 0
+    engine_tokens = 0
     for lengths in batches:
-        prompts = [smollm2_tokenizer().prompt_ids(_prompt(_PROMPT_TOKENS, n)) for n in range(count)]
-        start = time.perf_counter()
-        run_static_batch(model, prompts, lengths)
-        middle = time.perf_counter()
-        engine_tokens += _run_until(engine, backlog, tokens=sum(lengths))
-        engine_s += time.perf_counter() - middle
-        static_s += middle - start
-        static_tokens += sum(lengths)
-    return (engine_tokens / engine_s) / (static_tokens / static_s)
+        for part, share in _static_batch(model, prompts, lengths):
+            static_s += _seconds(part)
+            start = time.perf_counter()
+            engine_tokens += _run_until(engine, backlog, tokens=round(share * sum(lengths)))
+            engine_s += time.perf_counter() - start
+    return (engine_tokens / engine_s) / (sum(map(sum, batches)) / static_s)
+
+
+def _static_batch(
+    model: SmolLM2, prompts: Sequence[Sequence[int]], lengths: Sequence[int]
+) -> Iterator[tuple[Callable[[], object], float]]:
+    """A static batch in parts of a few steps, each with its share of the whole."""
+    longest = max(lengths)
+    loops: list[BareLoop] = []
+    yield lambda: loops.append(BareLoop(model, prompts, len(prompts[0]) + longest)), 1 / longest
+    for done in range(1, longest, _TURN_STEPS):
+        steps = min(_TURN_STEPS, longest - done)
+        yield partial(loops[0].decode, steps), steps / longest
 
 
 def _backlog(lengths: Sequence[int], count: int) -> Iterator[Work]:

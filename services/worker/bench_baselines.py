@@ -1,6 +1,7 @@
-"""What the engine is measured against: a bare torch loop and a static batcher. Benches only.
+"""What the engine is measured against: a bare torch loop, also a static batcher.
 
-Both run the model code of smollm2.py with a contiguous, padded cache and torch's own attention:
+A static batch is the loop run until its longest output ends; the other rows are padding by then.
+It runs the model code of smollm2.py with a contiguous, padded cache and torch's own attention:
 the same kernels, no scheduler, no text. Sequences of one batch start together with prompts of
 equal length, which spares the static batcher all padding but that of the outputs.
 """
@@ -83,11 +84,3 @@ class BareLoop:
             )
             self._last = self._pick(hidden[: self._count])
             self._cache.stored += 1
-
-
-def run_static_batch(
-    model: SmolLM2, prompts: Sequence[Sequence[int]], output_tokens: Sequence[int]
-) -> None:
-    """Run one batch until its longest output ends; the others' rows are padding by then."""
-    longest = max(output_tokens)
-    BareLoop(model, prompts, len(prompts[0]) + longest).decode(longest - 1)

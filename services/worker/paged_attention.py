@@ -57,12 +57,11 @@ class _Decode:
         rows: How many.
         blocks: How many leading blocks of the pool are read, when `chosen` is None.
         chosen: Which blocks are gathered instead.
-        owner: [blocks] the row that a block belongs to; any for none.
+        owner: [rows, blocks] 1 where a block belongs to the row, else 0.
         asked: [blocks x heads] where the owner's queries are in a layer's qkv, head by head.
         table: [rows x longest] each row's blocks; the number of blocks for none.
         place: [blocks] where in `table` a block stands; a place of none, for none.
-        last: [rows] the row's last block.
-        tail: [rows, heads, block tokens] 0 for filled slots of the last block, -inf for others.
+        mask: [blocks, 1, block tokens] 0 for filled slots, -inf for others.
         totals: [heads, blocks + 1] room for the blocks' log-sums; -inf in the last place.
     """
 
@@ -73,8 +72,7 @@ class _Decode:
     asked: torch.Tensor
     table: torch.Tensor
     place: torch.Tensor
-    last: torch.Tensor
-    tail: torch.Tensor
+    mask: torch.Tensor
     totals: torch.Tensor
 
 
@@ -190,17 +188,19 @@ class PagedAttention:
         places[places < 0] = longest - 1
         filled = torch.tensor([s.context % size for s in decode], device=device)
         unfilled = torch.arange(size, device=device) > filled[:, None]
-        tail = torch.zeros(rows, heads, size, dtype=kv.dtype, device=device)
+        mask = torch.zeros(dense, size, dtype=kv.dtype, device=device)
+        last = torch.tensor([table[-1] for table in tables], device=device)
+        mask[last] = mask[last].masked_fill_(unfilled, float("-inf"))
+        rows_of = torch.arange(rows, device=device)
         return _Decode(
             rows,
             dense,
             chosen,
-            owner=owners,
+            owner=(owners == rows_of[:, None]).to(kv.dtype),
             asked=(in_qkv + torch.arange(heads, device=device)).view(-1),
             table=torch.tensor(padded, device=device),
             place=places,
-            last=torch.tensor([table[-1] for table in tables], device=device),
-            tail=tail.masked_fill_(unfilled[:, None], float("-inf")),
+            mask=mask[:, None],
             totals=torch.full((heads, dense + 1), float("-inf"), device=device),
         )
 
@@ -224,14 +224,15 @@ class PagedAttention:
         keys, values = both[0].view(-1, slots, size), both[1].view(-1, slots, size)
         asked = qkv.view(-1, size).index_select(0, plan.asked).view(-1, group, size)
         scores = torch.bmm(asked, keys.transpose(1, 2)).view(count, heads, slots)
-        scores.index_add_(0, plan.last, plan.tail)
+        scores += plan.mask
         shares = torch.log_softmax(scores, -1, dtype=torch.float32)
         torch.sub(scores[..., 0].t(), shares[..., 0].t(), out=plan.totals[:, :count])
         by_row = plan.totals.index_select(1, plan.table).view(heads, plan.rows, -1)
         weights = torch.softmax(by_row, 2).view(heads, -1).index_select(1, plan.place)
         shares.exp_().mul_(weights.t()[..., None])
         parts = torch.bmm(shares.view(-1, group, slots).to(values.dtype), values)
-        out[: plan.rows].zero_().index_add_(0, plan.owner, parts.view(count, heads * size))
+        # A product instead of index_add_, which took 0.3 ms for 230 blocks on a CPU.
+        torch.mm(plan.owner, parts.view(count, heads * size), out=out[: plan.rows])
 
     def _attend_chunk(
         self,
