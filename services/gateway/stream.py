@@ -1,7 +1,8 @@
 """Puts the streamed pieces of one request together, whatever attempts they come from. Pure.
 
 A retried attempt generates the same tokens again, perhaps cut into other pieces. So the text of
-each attempt is put together by itself, and only what goes beyond the text shown so far is new.
+each attempt is put together by itself, and only what goes beyond the text shown so far is new. Of
+an attempt whose beginning was not seen nothing is shown: its text comes whole, with the outcome.
 """
 
 from dataclasses import dataclass, field
@@ -20,9 +21,13 @@ class Assembly:
     text: str = ""
     tokens: int = 0
     _by_attempt: dict[int, str] = field(default_factory=dict[int, str])
+    _next_index: dict[int, int] = field(default_factory=dict[int, int])
 
     def add(self, piece: TokenPiece) -> TokenPiece | None:
-        """Return the part of `piece` that is new, or None when all of it was seen."""
+        """Return the part of `piece` that is new, or None when there is none to show."""
+        if piece.index > self._next_index.get(piece.attempt, 0):
+            return None
+        self._next_index[piece.attempt] = piece.index + len(piece.tokens)
         attempt_text = self._by_attempt.get(piece.attempt, "") + piece.text
         self._by_attempt[piece.attempt] = attempt_text
         tokens = piece.tokens[max(0, self.tokens - piece.index) :]

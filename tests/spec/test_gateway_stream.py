@@ -94,3 +94,19 @@ def test_an_outcome_without_text_adds_nothing() -> None:
     assembly = Assembly()
     assembly.add(piece(0, "one "))
     assert assembly.rest(result(None)) is None
+
+
+def test_an_attempt_whose_beginning_was_not_seen_comes_whole_with_the_outcome() -> None:
+    assembly = Assembly()
+    assert assembly.add(piece(2, "three ")) is None
+    assert assembly.add(piece(3, "four")) is None
+    rest = assembly.rest(result("one two three four"))
+    assert rest is not None
+    assert rest.text == "one two three four"
+
+
+def test_an_attempt_seen_from_its_beginning_is_shown_after_one_that_was_not() -> None:
+    assert shown(piece(5, "six"), piece(0, "one ", attempt=2), piece(1, "two", attempt=2)) == [
+        "one ",
+        "two",
+    ]
