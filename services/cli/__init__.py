@@ -5,9 +5,14 @@ import it. Errors that a person can act on are raised as `click.ClickException` 
 """
 
 import importlib
+import logging
 from collections.abc import Sequence
 
 import click
+
+# The clients of the bus write a line for each retry beside the error that they raise, or that they
+# get over; what matters of it is told by us.
+NOISY = ("aiokafka", "faust", "mode", "kafka", "asyncio")
 
 # In the order in which a newcomer meets them.
 COMMANDS: dict[str, str] = {
@@ -57,12 +62,14 @@ class Commands(click.Group):
 def _headway() -> None:
     """Headway: an event-sourced scheduler for GPU inference on a message bus.
 
-    Every command takes --json for programs. HEADWAY_KAFKA and HEADWAY_CLICKHOUSE name real servers;
-    without them, the ones of a running `headway up` (or `headway demo`) are found by its state
-    directory.
+    Every command that answers takes --json for programs, and ends with exit code 0 only when what
+    was asked for was done. HEADWAY_KAFKA and HEADWAY_CLICKHOUSE name real servers; without them,
+    the ones of a running `headway up` are found by its state directory: --state, or HEADWAY_STATE.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; the console script's entry point."""
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     _headway.main(args=None if arguments is None else list(arguments), prog_name="headway")

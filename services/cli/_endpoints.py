@@ -5,6 +5,7 @@ Decides nothing else. A command says with `--state` which deployment it means.
 
 import contextlib
 import logging
+import socket
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,9 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from services.embedded.state import running_endpoints
-from services.settings import Settings, SettingsError, load
+from services.settings import CLICKHOUSE, KAFKA, Settings, SettingsError, load
 
+KAFKA_CONNECT_S = 5
 STORE_CONNECT_S = 5
 STORE_QUERY_S = 300
 
@@ -57,7 +59,7 @@ def kafka(state_dir: str | None) -> str:
     """Return the bootstrap servers.
 
     Raises:
-        click.ClickException: there are none.
+        click.ClickException: there are none, or none of them answers.
     """
     places = find(state_dir)
     if places.kafka is None:
@@ -65,7 +67,29 @@ def kafka(state_dir: str | None) -> str:
             f"no Headway runs on {places.settings.state_dir}: start one with `headway up`, name its"
             " directory with --state, or name a Kafka with HEADWAY_KAFKA=host:port"
         )
+    named_by = KAFKA if places.settings.kafka else str(places.settings.state_dir)
+    check_answers(places.kafka, named_by)
     return places.kafka
+
+
+def check_answers(bootstrap: str, named_by: str) -> None:
+    """Return if any of the servers accepts a connection.
+
+    Raises:
+        click.ClickException: none does; the client's own words would not say what to do.
+    """
+    trouble = "it names no server"
+    for server in bootstrap.split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), KAFKA_CONNECT_S):
+                return
+        except (OSError, OverflowError) as error:
+            trouble = getattr(error, "strerror", None) or str(error)
+    raise click.ClickException(
+        f"no Kafka answers at {bootstrap}, which {named_by} names ({trouble}): start it, or name"
+        " another"
+    )
 
 
 def store(state_dir: str | None) -> Any:
@@ -80,7 +104,9 @@ def store(state_dir: str | None) -> Any:
             f"no recorder runs on {places.settings.state_dir}: start one with `headway up`, name"
             " its directory with --state, or name a ClickHouse with HEADWAY_CLICKHOUSE=http://…"
         )
-    with store_errors(f"ClickHouse does not answer at {_without_password(places.clickhouse)}"):
+    named_by = CLICKHOUSE if places.settings.clickhouse else str(places.settings.state_dir)
+    where = _without_password(places.clickhouse)
+    with store_errors(f"no ClickHouse answers at {where}, which {named_by} names"):
         return connect(places.clickhouse)
 
 
@@ -130,6 +156,8 @@ def first_line(error: BaseException) -> str:
     """Return what the server or the connection said, without what the client wraps around it."""
     if isinstance(error.__cause__, OSError) or "NewConnectionError" in str(error):
         return "nobody listens there"
+    if "RemoteDisconnected" in str(error) or "Connection aborted" in str(error):
+        return "what listens there does not speak HTTP"
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     _, _, said = text.rpartition("server response: ")
     return said.partition(" (for url ")[0]

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
@@ -33,18 +34,26 @@ SPOKEN = (
     StateError,
 )
 INTERRUPTED = 130
+# Of what is drawn when nobody's terminal says how wide it is.
+PIPE_COLUMNS = 120
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
 def console() -> Console:
     """Return the console on stdout."""
-    return Console(highlight=False, soft_wrap=False)
+    return _wide_in_a_pipe(Console(highlight=False, soft_wrap=False))
 
 
 def progress_console() -> Console:
     """Return the console on stderr, for what is only of interest while it goes on."""
-    return Console(stderr=True, highlight=False)
+    return _wide_in_a_pipe(Console(stderr=True, highlight=False))
+
+
+def _wide_in_a_pipe(made: Console) -> Console:
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = PIPE_COLUMNS
+    return made
 
 
 def print_json(value: Any) -> None:
@@ -74,8 +83,8 @@ def in_words() -> Generator[None]:
         raise click.ClickException(str(error)) from error
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end; Ctrl-C ends it cleanly, with exit code 130.
+def run(work: Coroutine[Any, Any, T], interrupted: str = "") -> T:
+    """Run `work` to its end; Ctrl-C ends it with exit code 130, and says `interrupted`.
 
     Raises:
         click.ClickException: a part said what is wrong.
@@ -84,5 +93,5 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         try:
             return asyncio.run(work)
         except KeyboardInterrupt:
-            click.echo("", err=True)
+            click.echo(f"\n{interrupted}" if interrupted else "", err=True)
             sys.exit(INTERRUPTED)

@@ -13,9 +13,6 @@ import click
 
 from services import settings
 
-# These write a line for every retry; what matters of it our own loggers say.
-NOISY = ("aiokafka", "faust", "mode", "kafka", "asyncio")
-
 
 class JsonLines(logging.Formatter):
     """One JSON object a line: when, how grave, who, what, and the trace if there is one."""
@@ -34,12 +31,10 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Send our log lines to standard error, and of others only what is grave."""
+    """Send our log lines to standard error; `main` has quieted the others."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    for name in NOISY:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def broker_of(chosen: settings.Settings) -> str:

@@ -1,7 +1,10 @@
 """`headway cancel`: ask for a request to end now, and say what became of it."""
 
 import click
+from pydantic import ValidationError
 
+from schemas.codec import explain
+from schemas.requests import Cancel
 from services.cli import _endpoints, _output
 from services.gateway.cancelling import Cancelled, cancel
 
@@ -31,6 +34,10 @@ def command(
     Exit code 0 when it is cancelled; 1 when it is unknown, had ended before, or did not end in
     time.
     """
+    try:
+        Cancel(kind="cancel.v1", id=request_id, model=model)
+    except ValidationError as error:
+        raise click.ClickException(f"the cancel is not acceptable: {explain(error)}") from error
     bootstrap = _endpoints.kafka(state_dir)
     became = _output.run(cancel(bootstrap, request_id, model, timeout_s))
     if as_json:

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
-import os
 import shutil
 import signal
 import sys
@@ -25,7 +23,6 @@ from services.cli._demo_progress import Progress
 from services.cli._demo_report import Report, as_plain, print_report
 from services.cli._demo_run import Watch, run_traffic
 from services.cli._demo_traffic import Sending
-from services.cli._process import NOISY
 from services.cli._stack import Stack
 from services.cli.up import START_ERRORS
 from services.lab.summary import summarise
@@ -38,8 +35,6 @@ AUDIT_S_MAX = 60.0
 TERMINATED = 128 + signal.SIGTERM
 POLL_S = 0.1
 LOG_LINES = 3
-# Lines of a pipe or a file are not cut to a terminal's width.
-PIPE_COLUMNS = 120
 
 
 @click.command(
@@ -94,11 +89,7 @@ def command(*, state: str | None, as_json: bool, **options: Any) -> None:
     Exit code 0 only if every request has exactly one outcome, the replay has no mismatch and the
     audit finds no gap; else 1, with the sentence that says what is wrong.
     """
-    for name in NOISY:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
     console = _output.progress_console() if as_json else _output.console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = PIPE_COLUMNS
     try:
         plan = new_plan(**options)
         with _state_directory(state) as directory:

@@ -72,6 +72,8 @@ def command(
     if export_path is not None:
         if verify or path is not None:
             raise click.UsageError("--export stands alone: give it without --verify and --file")
+        if source != "kafka":
+            raise click.UsageError("--export writes Kafka's ledger: give it without --from")
         _export(state_dir, cell, export_path, as_json=as_json)
         return
     if source == "file" and path is None:
@@ -138,13 +140,15 @@ class _shown_progress:  # noqa: N801 - used as a context manager, as a verb
     """A progress bar on standard error, one line a cell, gone when it is done."""
 
     def __init__(self) -> None:
+        console = _output.progress_console()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            console=_output.progress_console(),
+            console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
         self._tasks: dict[int, Any] = {}
 

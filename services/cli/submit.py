@@ -4,6 +4,7 @@ import json
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +82,16 @@ def command(
         else:
             click.echo(request.id)
         return
-    if follow:
-        result = _output.run(_follow(bootstrap, request, timeout_s, as_json=as_json))
-    else:
-        result = _output.run(
-            _run(bootstrap, request, timeout_s, look_back=bool(given["request_id"]))
-        )
-    _show(result, streamed=follow, as_json=as_json)
+    work = _outcome(
+        bootstrap,
+        request,
+        timeout_s,
+        look_back=given["request_id"] is not None,
+        show_piece=(_output.print_json if as_json else _print_piece) if follow else None,
+    )
+    goes_on = f"{request.id} goes on without you; `headway cancel {request.id}` ends it"
+    result, streamed = _output.run(work, interrupted=goes_on)
+    _show(result, streamed=streamed, as_json=as_json)
 
 
 def _request(given: dict[str, Any]) -> InferenceRequest:
@@ -102,7 +106,7 @@ def _request(given: dict[str, Any]) -> InferenceRequest:
         raise click.UsageError("give a prompt, - for the standard input, --message or --chat")
     fields = {
         "kind": "inference-request.v1",
-        "id": given["request_id"] or f"cli-{secrets.token_hex(6)}",
+        "id": f"cli-{secrets.token_hex(6)}" if given["request_id"] is None else given["request_id"],
         "model": given["model"],
         "tenant": given["tenant"],
         "tier": given["tier"],
@@ -160,9 +164,15 @@ async def _send(bootstrap: str, request: InferenceRequest) -> None:
         await client.submit(request)
 
 
-async def _run(
-    bootstrap: str, request: InferenceRequest, timeout_s: float, *, look_back: bool
-) -> Result:
+async def _outcome(
+    bootstrap: str,
+    request: InferenceRequest,
+    timeout_s: float,
+    *,
+    look_back: bool,
+    show_piece: Callable[[TokenPiece], None] | None,
+) -> tuple[Result, bool]:
+    """Return the outcome, and whether its text was shown piece by piece already."""
     async with Client(bootstrap) as client:
         if look_back:
             # A resend of an id that has ended is ignored, so its outcome would never come again.
@@ -170,21 +180,13 @@ async def _run(
             before = await client.past_outcome(request.id, request.model, since_ms)
             if before is not None:
                 click.echo(f"{request.id} has ended already; this is its outcome", err=True)
-                return before
-        return await client.run(request, timeout_s)
-
-
-async def _follow(
-    bootstrap: str, request: InferenceRequest, timeout_s: float, *, as_json: bool
-) -> Result:
-    async with Client(bootstrap) as client:
+                return before, False
+        if show_piece is None:
+            return await client.run(request, timeout_s), False
         async for piece in client.follow(request, timeout_s):
             if isinstance(piece, Result):
-                return piece
-            if as_json:
-                _output.print_json(piece)
-            else:
-                _print_piece(piece)
+                return piece, True
+            show_piece(piece)
     raise AssertionError("a followed request ends with its outcome")
 
 
@@ -206,7 +208,7 @@ def _show(result: Result, *, streamed: bool, as_json: bool) -> None:
     elif result.text is not None:
         click.echo(result.text)
     if not as_json:
-        _output.progress_console().print(Text(_summary(result), style="dim"))
+        _output.progress_console().print(Text(_summary(result), style="dim"), soft_wrap=True)
     if result.outcome != "completed":
         raise click.ClickException(
             f"{result.id} ended as {result.outcome} ({result.reason}): {result.detail}"

@@ -12,6 +12,7 @@ from rich.table import Table
 from schemas.profile import SMOLLM2_135M
 from services import settings as where
 from services.bus import BusError
+from services.cli import _endpoints
 from services.cli._stack import Stack, StackError, WorkerPlan
 from services.embedded.broker import BrokerError
 from services.embedded.jars import JarsError
@@ -37,9 +38,17 @@ START_ERRORS = (
     epilog="Example: headway up --state ./headway-state, then in another terminal: "
     "headway submit --state ./headway-state 'What is a queue?'",
 )
-@click.option("--state", help="Directory for the data; by default one of this user.")
 @click.option(
-    "--workers", default=1, show_default=True, help="How many replicas of SmolLM2 to run."
+    "--state",
+    metavar="DIR",
+    help="Directory for the data (HEADWAY_STATE); by default one of this user.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(0, SMOLLM2_135M.work_slots),
+    default=1,
+    show_default=True,
+    help="How many replicas of SmolLM2 to run.",
 )
 @click.option(
     "--engine",
@@ -54,11 +63,15 @@ def command(*, state: str | None, workers: int, engine: str, as_json: bool) -> N
 
     Starts a Kafka broker, the recorder, a cell, the stream processors and workers for
     SmolLM2-135M. HEADWAY_KAFKA and HEADWAY_CLICKHOUSE name real servers to use instead. A part that
-    ends is started again, and the reason is told.
+    ends is started again, and the reason is told. The broker's address is printed, for producers;
+    it stays the same as long as the state directory does. HEADWAY_JAVA names the Java to run the
+    broker with, HEADWAY_CACHE a directory for the jars that are fetched once.
     """
     console = Console(stderr=True)
     try:
         settings = where.load(state)
+        if settings.kafka is not None:
+            _endpoints.check_answers(settings.kafka, where.KAFKA)
         plans = [WorkerPlan(slot, ("--engine", engine)) for slot in range(workers)]
         stack = Stack(
             settings,
@@ -101,15 +114,15 @@ def _show(stack: Stack, console: Console, *, as_json: bool) -> None:
         }
         click.echo(json.dumps(told))
         return
-    table = Table("part", "process", "log", title="Headway serves")
+    table = Table("part", "process", "log, in the state directory", title="Headway serves")
     for status in stack.supervisor.status():
-        log = (
-            stack.settings.state_dir / "kafka" / "broker.log"
-            if status.name == "broker"
-            else stack.logs / f"{status.name}.log"
-        )
-        table.add_row(status.name, str(status.pid), str(log))
+        folder = "kafka" if status.name == "broker" else "logs"
+        table.add_row(status.name, str(status.pid), f"{folder}/{status.name}.log")
     console.print(table)
-    console.print(f"Kafka       {stack.kafka}", highlight=False)
-    console.print(f"ClickHouse  {stack.clickhouse}", highlight=False)
+    for name, what in (
+        ("Kafka", stack.kafka),
+        ("ClickHouse", stack.clickhouse),
+        ("State", stack.settings.state_dir),
+    ):
+        console.print(f"{name:<11} {what}", highlight=False, soft_wrap=True)
     console.print("Ctrl-C stops everything.", highlight=False)

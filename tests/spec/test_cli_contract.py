@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from services import cli
+from services.embedded.ports import free_port
 from tests.spec.replay_ledger import begun, chained, with_decisions
 from tests.spec.scheduler_story import arrived, ready
 
@@ -94,7 +95,17 @@ def test_without_a_deployment_a_command_says_how_to_get_one(arguments: tuple[str
         (["replay", "--from", "file"], "--from file needs --file"),
         (["replay", "--verify", "--export", "x"], "--export stands alone"),
         (["replay", "--file", "no-such-file"], "no-such-file cannot be read"),
+        (["replay", "--export", "x", "--from", "clickhouse"], "without --from"),
         (["sql", "SELECT 1", "--json", "--csv"], "not both"),
+        (["sql", "SELECT 1", "--ready", "audit"], "not both"),
+        (["sql", "--ready", "nope"], "'nope' is not one of"),
+        (["sql", "--ready", "request_story"], "request_story needs --param id="),
+        (["sql", "SELECT 1", "--param", "id"], "'id' is not NAME=VALUE"),
+        (["sql", "--jsn"], "No such option: --jsn"),
+        (["submit", "x", "--id", ""], "id"),
+        (["cancel", ""], "the cancel is not acceptable: id"),
+        (["cancel", "x" * 257], "the cancel is not acceptable: id"),
+        (["up", "--workers", "-1"], "--workers"),
         (["topics", "--schema", "nope"], "no message kind is named 'nope'"),
     ],
 )
@@ -110,6 +121,28 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     got = call("submit", "hello")
     assert got.exit_code == 1
     assert "HEADWAY_KAFKA" in got.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("submit", "hello"), ("cancel", "a"), ("explain", "a"), ("replay",), ("up",)],
+)
+def test_a_kafka_that_is_not_there_is_named(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("HEADWAY_KAFKA", nobody)
+    got = call(*arguments)
+    assert got.exit_code == 1
+    assert f"no Kafka answers at {nobody}, which HEADWAY_KAFKA names" in got.output
+
+
+def test_a_clickhouse_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("HEADWAY_CLICKHOUSE", nobody)
+    got = call("sql", "-- a query may begin with a comment\nSELECT 1")
+    assert got.exit_code == 1
+    assert f"no ClickHouse answers at {nobody}, which HEADWAY_CLICKHOUSE names" in got.output
 
 
 def test_topics_lists_every_topic_and_its_schemas() -> None:
