@@ -83,7 +83,7 @@ def print_report(console: Console, report: Report) -> None:
     if report.slowest is not None:
         console.print()
         console.print(Text("The slowest request", style="bold"))
-        console.print(render_waterfall(report.slowest))
+        console.print(render_waterfall(report.slowest, console.width))
     console.print()
     console.print(Text("Is it sound?", style="bold"))
     _print_checks(console, report)

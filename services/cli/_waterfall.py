@@ -10,7 +10,10 @@ from rich.text import Text
 from schemas.decisions import CAUSES
 from streams.story_parts import Segment, Story
 
-BAR_CHARS = 44
+# The bars give way where the terminal is narrow: the why of a wait matters more.
+BAR_CHARS_MIN = 16
+BAR_CHARS_MAX = 44
+OTHER_CHARS = 86
 _WAIT_STYLES = {
     "transit": "cyan",
     "kv": "red",
@@ -22,19 +25,20 @@ _WAIT_STYLES = {
 _RUN_STYLES = {"prefill": "green", "decode": "bright_green"}
 
 
-def render_waterfall(story: Story) -> RenderableType:
+def render_waterfall(story: Story, width_chars: int) -> RenderableType:
     """Return the story's waterfall: the segments as bars on one time axis, and their totals."""
+    bar_chars = min(max(width_chars - OTHER_CHARS, BAR_CHARS_MIN), BAR_CHARS_MAX)
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
     table.add_column("segment", no_wrap=True)
     table.add_column("ms", justify="right", no_wrap=True)
-    table.add_column(_axis(story), no_wrap=True, min_width=BAR_CHARS)
+    table.add_column(_axis(story, bar_chars), no_wrap=True, min_width=bar_chars)
     table.add_column("why", overflow="fold")
     for segment in story.segments:
         style = _style(segment)
         table.add_row(
             Text(f"{segment.kind}: {segment.label}", style=style),
             _ms(segment.us),
-            Text(_bar(story, segment), style=style),
+            Text(_bar(story, segment, bar_chars), style=style),
             Text(_why(segment), style="dim"),
         )
     return Group(Text(headline(story), style="bold"), table, Text(totals(story)))
@@ -81,17 +85,17 @@ def totals(story: Story) -> str:
     return "\n".join(lines)
 
 
-def _bar(story: Story, segment: Segment) -> str:
+def _bar(story: Story, segment: Segment, chars: int) -> str:
     whole = max(1, story.e2e_us)
-    first = (segment.from_us - story.arrived_us) * BAR_CHARS // whole
-    last = -(-(segment.to_us - story.arrived_us) * BAR_CHARS // whole)
-    first = min(max(first, 0), BAR_CHARS - 1)
-    return " " * first + "█" * max(1, min(last, BAR_CHARS) - first)
+    first = (segment.from_us - story.arrived_us) * chars // whole
+    last = -(-(segment.to_us - story.arrived_us) * chars // whole)
+    first = min(max(first, 0), chars - 1)
+    return " " * first + "█" * max(1, min(last, chars) - first)
 
 
-def _axis(story: Story) -> str:
+def _axis(story: Story, chars: int) -> str:
     end = f"{_ms(story.e2e_us)} ms"
-    return "0" + end.rjust(BAR_CHARS - 1)
+    return "0" + end.rjust(chars - 1)
 
 
 def _style(segment: Segment) -> str:

@@ -47,7 +47,7 @@ def command(request_id: str, source: str, state_dir: str | None, *, as_json: boo
         _output.print_json(as_plain(story))
         return
     console = _output.console()
-    console.print(render_waterfall(story))
+    console.print(render_waterfall(story, console.width))
     console.print()
     console.print(render_events(story))
 
