@@ -4,6 +4,10 @@ A record is a batch of entries of one owner. It is void when its epoch is below 
 (a superseded owner appended it behind a takeover) or its first seq was there already (a takeover
 that lost the race against another record). Every other record must be the very next one, and its
 chain must hold. Because the rule reads nothing but the log, all readers agree.
+
+A record that does not even begin with an entry was written by no owner: anybody may write to a
+topic. It is passed over, so that it cannot end a cell. Were it an owner's after all, damaged, the
+next record would not follow the one before it, and that is told.
 """
 
 from schemas.codec import CodecError, Line, chain_of, decode_line, split_record
@@ -25,6 +29,7 @@ class Continuity:
 
     Attributes:
         void_entries: how many entries did not count so far.
+        foreign_records: how many records no owner wrote so far.
     """
 
     def __init__(self, position: Position | None = None) -> None:
@@ -33,19 +38,26 @@ class Continuity:
         self.chain = start.chain
         self.epoch = start.epoch
         self.void_entries = 0
+        self.foreign_records = 0
 
     def position(self) -> Position:
         """Return the place from which another reader may go on."""
         return Position(next_seq=self.next_seq, chain=self.chain, epoch=self.epoch)
 
     def admit(self, value: bytes | None) -> list[Line]:
-        """Return the record's entries, or an empty list when they are void.
+        """Return the record's entries, or an empty list when they are void or no owner's.
 
         Raises:
-            CodecError: the record cannot be decoded, or it is not void and does not follow the one
-                before it: the ledger was altered. The message names the seq.
+            CodecError: a later line cannot be decoded, or the record is not void and does not
+                follow the one before it: the ledger was altered. The message names the seq.
         """
-        lines = [decode_line(raw) for raw in split_record(value)]
+        try:
+            first_raw, *rest = split_record(value)
+            lines = [decode_line(first_raw)]
+        except CodecError:
+            self.foreign_records += 1
+            return []
+        lines += [decode_line(raw) for raw in rest]
         first = lines[0].entry
         if first.epoch < self.epoch or first.seq < self.next_seq:
             self.epoch = max(self.epoch, first.epoch)

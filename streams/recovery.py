@@ -92,7 +92,9 @@ async def follow(
             lines = continuity.admit(record.value)
         except CodecError as error:
             raise RecoveryError(
-                f"{error} (partition {ledger.partition}, offset {record.offset})"
+                f"{error} (partition {ledger.partition}, offset {record.offset}); nothing can be"
+                " decided on top of it. Restore headway.ledger from a copy, or start a new"
+                " deployment on empty topics"
             ) from error
         for line in lines:
             fold(result.state, shell, line.entry)
@@ -103,6 +105,13 @@ async def follow(
         if result.entries - done > _YIELD_ENTRIES:
             done = result.entries
             await asyncio.sleep(0)
+    if continuity.foreign_records:
+        log.warning(
+            "%s/%d: %d records are no owner's and were passed over; find out who writes there",
+            ledger.topic,
+            ledger.partition,
+            continuity.foreign_records,
+        )
     shell.ledger_offset = max(shell.ledger_offset, end)
     shell.position = continuity.position()
 

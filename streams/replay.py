@@ -77,6 +77,7 @@ class Report:
     Attributes:
         first_seq: the first entry that was derived; above 0 when the beginning is gone.
         void_entries: of superseded owners and lost takeovers; they do not count.
+        foreign_records: of no owner; they neither.
         mismatch_count: all of them; `mismatches` holds the first ones.
         stopped: why nothing behind some seq could be derived, or None.
         digest: 16 hex characters over every derived line.
@@ -89,6 +90,7 @@ class Report:
     entries: int = 0
     decisions: int = 0
     void_entries: int = 0
+    foreign_records: int = 0
     mismatch_count: int = 0
     mismatches: list[Mismatch] = field(default_factory=list[Mismatch])
     stopped: str | None = None
@@ -118,20 +120,32 @@ class Verifier:
         self._policies: dict[tuple[int, str], None] = {}
         first_seq = self._continuity.next_seq
         self._report = Report(cell=cell, first_seq=first_seq, next_seq=first_seq)
+        # A foreign record that nothing follows: it may as well be the next entry, damaged.
+        self._foreign_last: bytes | None = None
 
     def feed(self, value: bytes | None) -> None:
         """Take the next record of the ledger; differences are collected, never raised."""
         if self._report.stopped is not None:
             return
+        self._foreign_last = None
+        began = self._continuity.position()
         rest = self._confirm(value)
         if rest is None:
             return
         first, value = rest
         before = self._continuity.position()
+        foreign = self._continuity.foreign_records
         try:
             lines = self._continuity.admit(value)
         except CodecError as error:
             lines = self._salvage(value, before, str(error))
+        if self._continuity.foreign_records > foreign:
+            if first is None and before == began:
+                self._foreign_last = value or b""
+                return
+            # Behind lines of an owner, or with a fact in its place: it is an entry, damaged.
+            self._continuity.foreign_records = foreign
+            lines = self._salvage(value, before, "it cannot be read")
         chain = before.chain
         for line in lines:
             if not self._compare(line, chain, first):
@@ -140,8 +154,13 @@ class Verifier:
 
     def report(self) -> Report:
         """Return what was found so far."""
+        if self._foreign_last is not None:
+            what = "what stands in its place is no entry"
+            self._note(self._mismatch(self._continuity.next_seq, what, self._foreign_last))
+            self._foreign_last = None
         self._report.next_seq = self._continuity.next_seq
         self._report.void_entries = self._continuity.void_entries
+        self._report.foreign_records = self._continuity.foreign_records
         self._report.digest = self._digest.hexdigest()
         self._report.policies = tuple(self._policies)
         return self._report
@@ -236,9 +255,10 @@ class Verifier:
         if not lines and self._report.stopped is None:
             self._stop(seq, why, value or b"")
         epoch = lines[0].entry.epoch if lines else before.epoch
-        void_entries = self._continuity.void_entries
+        counted = self._continuity
         self._continuity = Continuity(Position(next_seq=seq, chain=chain, epoch=epoch))
-        self._continuity.void_entries = void_entries
+        self._continuity.void_entries = counted.void_entries
+        self._continuity.foreign_records = counted.foreign_records
         return lines
 
     def _stop(self, seq: int, what: str, raw: bytes) -> None:

@@ -120,6 +120,7 @@ class LedgerReader:
         """
         fault: str | None = None
         counts: bool | None = None
+        chain_before = self.chain
         try:
             lines = split_record(value)
         except CodecError as error:
@@ -144,6 +145,9 @@ class LedgerReader:
                 self.void_entries += 1
             place = (offset, number, written_ms, int(holds))
             _append(rows if counts else void, head, place, raw)
+        if counts is None:
+            # No owner's record, it seems: what comes next must follow what came before.
+            self.chain = chain_before
         return fault
 
     def _counts(self, epoch: int, seq: int) -> bool:

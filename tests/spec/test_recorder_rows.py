@@ -110,6 +110,15 @@ def test_an_altered_entry_is_kept_and_marked() -> None:
     assert read.rows.chain_holds == [1, 0, 1]
 
 
+def test_behind_a_record_of_no_owner_the_chain_is_checked_all_the_same() -> None:
+    lines = chained(entry(0), entry(1), entry(2))
+    read = Read(lines[0], b"garbage", lines[1], lines[2])
+    assert read.rows.chain_holds == [1, 1, 1]
+    damaged = Read(lines[0], lines[1][1:], lines[2])
+    assert damaged.rows.seq == [0, 2]
+    assert damaged.rows.chain_holds == [1, 0]
+
+
 def test_a_line_that_cannot_be_read_leaves_the_others_of_its_record() -> None:
     lines = chained(entry(0), entry(1), entry(2))
     lines[1] = lines[1][:-30]

@@ -1,5 +1,6 @@
 """Replay derives a ledger from its facts, counts what counts, and names what differs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from tests.spec.replay_ledger import HandMade, begun, chained, takeover, with_de
 from tests.spec.scheduler_story import arrived, finished, policy_is, ready, tick, with_policy
 
 
-def verified(records: list[bytes]) -> Report:
+def verified(records: Sequence[bytes | None]) -> Report:
     verifier = Verifier(0)
     for record in records:
         verifier.feed(record)
@@ -129,17 +130,35 @@ def test_a_missing_entry_stops_the_replay_and_is_named(gone: int) -> None:
     assert report.entries == gone
 
 
-@pytest.mark.parametrize("bytes_", [b"", b"{}", b"\xff\xfe", b'{"kind":"ledger-entry.v1"}', None])
-def test_what_is_no_entry_is_named_and_never_raises(bytes_: bytes | None) -> None:
-    verifier = Verifier(0)
+FOREIGN = [b"", b"{}", b"\xff\xfe", b'{"kind":"ledger-entry.v1"}', None]
+
+
+@pytest.mark.parametrize("bytes_", FOREIGN)
+def test_a_record_of_no_owner_is_counted_and_passed_over(bytes_: bytes | None) -> None:
     made = a_run()
-    verifier.feed(made.records[0])
-    verifier.feed(bytes_)
-    verifier.feed(made.records[1])
-    report = verifier.report()
+    report = verified([made.records[0], bytes_, *made.records[1:]])
+    assert report.sound
+    assert report.foreign_records == 1
+    assert report.digest == verified(made.records).digest
+
+
+@pytest.mark.parametrize("bytes_", FOREIGN)
+def test_a_record_that_is_no_entry_in_the_place_of_one_is_named(bytes_: bytes | None) -> None:
+    made = a_run()
+    for records in ([made.records[0], bytes_], [made.records[0], bytes_, *made.records[2:]]):
+        report = verified(records)
+        assert not report.sound
+        assert report.mismatches[0].seq == 2
+        assert report.entries == 2
+
+
+def test_a_damaged_line_behind_others_of_its_record_is_named() -> None:
+    made = a_run()
+    lines = made.lines()
+    report = verified([b"\n".join([*lines[:4], lines[4][:-5], *lines[5:]])])
     assert not report.sound
-    assert report.mismatches[0].seq == 2
-    assert report.entries == 2
+    assert report.mismatches[0].seq == 4
+    assert report.entries == 4
 
 
 def test_a_line_in_another_form_is_named_though_it_says_the_same() -> None:

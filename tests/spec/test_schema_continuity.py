@@ -1,0 +1,35 @@
+"""Which ledger records count when others than an owner write to the topic."""
+
+import pytest
+
+from schemas.codec import CodecError
+from schemas.continuity import Continuity
+from tests.spec.replay_ledger import begun
+from tests.spec.scheduler_story import arrived, tick
+
+
+def seqs(continuity: Continuity, *records: bytes | None) -> list[int]:
+    return [line.entry.seq for record in records for line in continuity.admit(record)]
+
+
+@pytest.mark.parametrize("foreign", [None, b"", b"garbage", b"{}", b"\xff\xfe\n{}"])
+def test_a_record_that_no_owner_wrote_is_passed_over(foreign: bytes | None) -> None:
+    first, second, third = begun(arrived("a", at=1)).records
+    continuity = Continuity()
+    assert seqs(continuity, first, foreign, second, foreign, third) == [0, 1, 2, 3]
+    assert continuity.foreign_records == 2
+    assert continuity.void_entries == 0
+
+
+def test_an_owner_s_record_that_was_damaged_is_found_by_the_one_behind_it() -> None:
+    first, second, third = begun(tick(5)).records
+    continuity = Continuity()
+    assert seqs(continuity, first, second[1:]) == [0, 1]
+    with pytest.raises(CodecError, match="altered at seq 2"):
+        continuity.admit(third)
+
+
+def test_a_record_that_is_damaged_behind_its_first_line_is_refused() -> None:
+    first, *_ = begun().records
+    with pytest.raises(CodecError):
+        Continuity().admit(first[:-1])
