@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.errors import InvalidPartitionsError, KafkaError, TopicAlreadyExistsError
 from aiokafka.structs import ConsumerRecord
 
 from schemas.profile import Profile
@@ -182,15 +182,23 @@ async def _stable_end(consumer: AIOKafkaConsumer, partition: TopicPartition) -> 
     return ends[partition]
 
 
-async def partition_count(bootstrap: str, topic: str) -> int:
-    """Return how many partitions the topic has, 0 if it does not exist."""
+@contextlib.asynccontextmanager
+async def administering(bootstrap: str) -> AsyncGenerator[AIOKafkaAdminClient, None]:
+    """Yield a started admin client and close it afterwards."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         await bounded(admin.start(), "accept an admin client")
+        yield admin
+    finally:
+        with contextlib.suppress(BusError):
+            await bounded(admin.close(), "let go of an admin client", STOP_S_MAX)
+
+
+async def partition_count(bootstrap: str, topic: str) -> int:
+    """Return how many partitions the topic has, 0 if it does not exist."""
+    async with administering(bootstrap) as admin:
         described = await bounded(admin.describe_topics([topic]), "describe a topic")
         return len(described[0].get("partitions", ()))
-    finally:
-        await _close_admin(admin)
 
 
 async def ensure_topics(bootstrap: str, cells: int) -> int:
@@ -209,17 +217,26 @@ async def ensure_topics(bootstrap: str, cells: int) -> int:
     return cells
 
 
-async def ensure_work_topic(bootstrap: str, profile: Profile) -> None:
-    """Create the model's work topic, if it is missing, with a partition for each slot."""
+async def ensure_work_topic(bootstrap: str, profile: Profile) -> int:
+    """Give the model's work topic a partition for each slot; return how many it has.
+
+    Slots that a profile takes away leave their partitions: a worker may still listen there.
+
+    Raises:
+        BusError: the broker refused; the sentence names the topic.
+    """
     described = next(topic for topic in TOPICS if topic.name.startswith(WORK_PREFIX))
-    name = work_topic(profile.model)
-    await _create(bootstrap, {name: described}, {name: profile.work_slots})
+    name, slots = work_topic(profile.model), profile.work_slots
+    existing = await partition_count(bootstrap, name)
+    if not existing:
+        await _create(bootstrap, {name: described}, {name: slots})
+    elif existing < slots:
+        await _grow(bootstrap, name, slots)
+    return max(existing, slots)
 
 
 async def _create(bootstrap: str, topics: dict[str, Topic], counts: dict[str, int]) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        await bounded(admin.start(), "accept an admin client")
+    async with administering(bootstrap) as admin:
         cluster = await bounded(admin.describe_cluster(), "describe the cluster")
         replicas = min(REPLICAS_MAX, len(cluster["brokers"]))
         wanted = [
@@ -231,10 +248,17 @@ async def _create(bootstrap: str, topics: dict[str, Topic], counts: dict[str, in
         for name, code, message in refusals:
             if code not in (0, TopicAlreadyExistsError.errno):
                 raise BusError(f"Kafka refused to create the topic {name}: {message or code}")
-    finally:
-        await _close_admin(admin)
 
 
-async def _close_admin(admin: AIOKafkaAdminClient) -> None:
-    with contextlib.suppress(BusError):
-        await bounded(admin.close(), "let go of an admin client", STOP_S_MAX)
+async def _grow(bootstrap: str, name: str, partitions: int) -> None:
+    async with administering(bootstrap) as admin:
+        wanted = {name: NewPartitions(partitions)}
+        response = await bounded(admin.create_partitions(wanted), "add partitions")
+        refusals: list[tuple[str, int, str | None]] = getattr(response, "topic_errors")  # noqa: B009 - as above
+        for _, code, message in refusals:
+            # Another cell may have been first.
+            if code not in (0, InvalidPartitionsError.errno):
+                raise BusError(
+                    f"Kafka refused to give the topic {name} {partitions} partitions:"
+                    f" {message or code}"
+                )

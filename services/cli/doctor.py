@@ -12,7 +12,6 @@ from typing import Any, Literal
 import click
 import psutil
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from rich.console import Console
 from rich.table import Table
@@ -23,7 +22,7 @@ from services.cli import _endpoints
 from services.cli._output import json_option, run
 from services.embedded.java import JavaError, find_java
 from services.embedded.state import running_endpoints
-from streams.cells import GROUP
+from streams.cells import GROUP as CELLS_GROUP
 
 FREE_BYTES_LOW = 2 * 2**30
 LAG_HIGH = 10_000
@@ -161,11 +160,13 @@ async def _kafka(bootstrap: str) -> list[Finding]:
 
 async def _lags(bootstrap: str, consumer: Any) -> list[Finding]:
     """Return how far each group is behind, by the offsets that it commits for people."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    from services.recorder.reading import (  # noqa: PLC0415 - loads the engine; only here
+        GROUP as RECORDER_GROUP,
+    )
+
     findings: list[Finding] = []
-    try:
-        await bus.bounded(admin.start(), "accept an admin client")
-        for name, group in (("cells' lag", GROUP), ("recorder's lag", "headway-recorder")):
+    async with bus.administering(bootstrap) as admin:
+        for name, group in (("cells' lag", CELLS_GROUP), ("recorder's lag", RECORDER_GROUP)):
             committed = await bus.bounded(
                 admin.list_consumer_group_offsets(group), "tell committed offsets"
             )
@@ -177,8 +178,6 @@ async def _lags(bootstrap: str, consumer: Any) -> list[Finding]:
             lag = sum(max(0, ends[p] - committed[p].offset) for p in partitions)
             verdict: Verdict = "warn" if lag > LAG_HIGH else "ok"
             findings.append(Finding(name, verdict, f"{lag} records"))
-    finally:
-        await admin.close()
     return findings
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 
 import schemas
 from schemas.topics import DAY_MS, TOPICS, Topic
@@ -69,14 +68,10 @@ async def end_offsets(bootstrap: str) -> dict[str, dict[int, int]]:
     Raises:
         bus.BusError: the broker did not answer.
     """
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        await bus.bounded(admin.start(), "accept an admin client")
+    async with bus.administering(bootstrap) as admin:
         names = await bus.bounded(admin.list_topics(), "list its topics")
         ours = sorted(name for name in names if name.startswith("headway."))
         described = await bus.bounded(admin.describe_topics(ours), "describe its topics")
-    finally:
-        await bus.bounded(admin.close(), "let an admin client go")
     partitions = [
         TopicPartition(topic["topic"], number)
         for topic in described
