@@ -38,7 +38,7 @@ def _bounded(kind: type[Any], constraints: tuple[Any, ...]) -> st.SearchStrategy
             found = {name: getattr(part, name, None) for name in LIMITS}
             limits |= {name: value for name, value in found.items() if value is not None}
     if kind is str:
-        letters = "aZ0._-" if "pattern" in limits else st.characters()
+        letters = "aZ0._-" if "pattern" in limits else st.characters(codec="utf-8")
         return st.text(letters, min_size=limits.get("min_length", 0), max_size=8)
     if kind is float:
         return st.floats(limits.get("ge", 0.5), limits.get("le", 1e9))
