@@ -4,6 +4,7 @@ Every effect of a decision carries the headers `headway-cell`, `headway-epoch`, 
 `headway-index`; a reader drops what is not above the last (seq, index) it has seen from that cell.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -19,6 +20,35 @@ HEADER_SEQ = "headway-seq"
 HEADER_INDEX = "headway-index"
 # On a request that was sent on from another cell: the broker's first stamp, µs.
 HEADER_ARRIVED_US = "headway-arrived-us"
+# Of a number in a header: what 64 bits hold.
+_DIGITS_MAX = 18
+
+
+def decision_id(headers: Mapping[str, bytes | None]) -> tuple[int, int, int] | None:
+    """Return the (cell, seq, index) of the decision that a message follows from, or None.
+
+    Raises:
+        ValueError: the headers name a cell, but no decision of it: anybody can write headers.
+    """
+    if HEADER_CELL not in headers:
+        return None
+    return (
+        header_number(headers, HEADER_CELL),
+        header_number(headers, HEADER_SEQ),
+        header_number(headers, HEADER_INDEX),
+    )
+
+
+def header_number(headers: Mapping[str, bytes | None], name: str) -> int:
+    """Return the number, 0 or more, in the header `name`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    value = headers.get(name) or b""
+    if not value.isdigit() or len(value) > _DIGITS_MAX:
+        raise ValueError(f"the header {name} is no number of at most {_DIGITS_MAX} digits")
+    return int(value)
 
 
 @message

@@ -30,10 +30,12 @@ from schemas.profile import Profile
 
 _CHAIN_PREFIX = b',"chain":"'
 _CHAIN_CHARS = 16
-_FAULTS_TOLD_MAX = 1_000
+_FAULTS_COUNTED_MAX = 1_000
+_FAULTS_TOLD_MAX = 5
+_TOLD_CHARS_MAX = 500
 _CHAIN_TAIL_BYTES = len(_CHAIN_PREFIX) + _CHAIN_CHARS + 2
 
-_BusMessage = (
+BusMessage = (
     Work
     | WorkLeave
     | WorkerNotice
@@ -47,9 +49,8 @@ _BusMessage = (
     | Policy
     | Profile
 )
-BusMessage = _BusMessage
 _BUS: TypeAdapter[BusMessage] = TypeAdapter(
-    Annotated[_BusMessage, Field(discriminator="kind")],
+    Annotated[BusMessage, Field(discriminator="kind")],
 )
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 _DECISIONS: TypeAdapter[tuple[Decision, ...]] = TypeAdapter(tuple[AnyDecision, ...])
@@ -144,15 +145,19 @@ def digest(data: bytes) -> str:
 
 
 def explain(error: ValidationError) -> str:
-    """Return one sentence that names the first wrong fields and what is wrong with each."""
-    if error.error_count() > _FAULTS_TOLD_MAX:
+    """Return one sentence that names the first wrong fields and what is wrong with each.
+
+    It is cut where it quotes too much: names and kinds may be as long as the message.
+    """
+    if error.error_count() > _FAULTS_COUNTED_MAX:
         # Pydantic would build an account of each first: minutes and gigabytes, for a hostile value.
         return f"{error.error_count()} fields are wrong"
     parts: list[str] = []
-    for item in error.errors(include_url=False, include_input=False)[:5]:
+    for item in error.errors(include_url=False, include_input=False)[:_FAULTS_TOLD_MAX]:
         where = ".".join(str(step) for step in item["loc"]) or "message"
         parts.append(f"{where}: {item['msg']}")
-    return "; ".join(parts)
+    told = "; ".join(parts)
+    return told if len(told) <= _TOLD_CHARS_MAX else told[: _TOLD_CHARS_MAX - 1] + "…"
 
 
 def _chain(before: str, body: bytes) -> str:

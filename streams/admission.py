@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from schemas import bus as messages
-from schemas.codec import CodecError, decode, digest
+from schemas.codec import BusMessage, CodecError, decode, digest, encode
 from schemas.edge import Refused, Unreadable, read_request
 from schemas.facts import (
     CancelAsked,
@@ -22,6 +22,7 @@ from schemas.facts import (
     WorkFinished,
     WorkLeft,
 )
+from schemas.ids import Source
 from schemas.policy import Policy
 from schemas.profile import Profile
 from schemas.requests import Cancel, InferenceRequest
@@ -30,6 +31,8 @@ from services.bus import Record
 
 CountTokens = Callable[[InferenceRequest], int]
 CREATE_TIME = 0
+# An entry must fit into a ledger record, its decisions beside the fact; texts are in neither.
+FACT_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -37,7 +40,7 @@ class Read:
     """A fact, the record that it was read from, and the payload that came with it, decoded."""
 
     fact: Fact
-    source: tuple[str, int, int]
+    source: Source
     raw: bytes | None
     payload: InferenceRequest | messages.WorkerReport | None = None
 
@@ -45,12 +48,17 @@ class Read:
 class Edge:
     """Makes facts of records, for one cell.
 
+    Args:
+        cells: of the deployment.
+        counter_of: gives the function that counts a request's prompt tokens, for a profile.
+
     Attributes:
         profiles: of the models, as the core knows them; the owner keeps it up to date.
     """
 
-    def __init__(self, counter_of: Callable[[Profile], CountTokens]) -> None:
+    def __init__(self, cells: int, counter_of: Callable[[Profile], CountTokens]) -> None:
         self.profiles: dict[str, Profile] = {}
+        self._cells = cells
         self._counter_of = counter_of
         self._counters: dict[str, tuple[Profile, CountTokens]] = {}
 
@@ -65,13 +73,11 @@ class Edge:
 
     def _request(self, record: Record, at_us: int) -> tuple[Fact, InferenceRequest | None]:
         raw = record.value
-        headers = dict(record.headers)
         try:
-            routed_by = _routed_by(headers)
-            arrived_us = _arrived_us(record, headers, at_us)
+            routed_by = self._routed_by(record)
+            arrived_us = _arrived_us(record, at_us)
         except ValueError as error:
-            reason = f"its {messages.HEADER_CELL} headers are wrong: {error}"
-            return _unreadable(record, at_us, reason), None
+            return _unreadable(record, at_us, str(error)), None
         asked = read_request(raw)
         if isinstance(asked, Unreadable):
             return _unreadable(record, at_us, asked.reason), None
@@ -117,6 +123,17 @@ class Edge:
         )
         return fact, asked
 
+    def _routed_by(self, record: Record) -> RoutedBy | None:
+        """Return which decision of another cell sent the record on, or None.
+
+        Raises:
+            ValueError: the record's headers name no decision of a cell.
+        """
+        routed_by = messages.decision_id(dict(record.headers))
+        if routed_by is not None and routed_by[0] >= self._cells:
+            raise ValueError(f"the header {messages.HEADER_CELL} names none of {self._cells} cells")
+        return routed_by
+
     def _count(self, asked: InferenceRequest) -> int:
         profile = self.profiles.get(asked.model)
         if profile is None:
@@ -131,6 +148,9 @@ class Edge:
             message = decode(record.value)
         except CodecError as error:
             return _unreadable(record, at_us, str(error)), None
+        if _fact_bytes(record, message) > FACT_BYTES_MAX:
+            reason = f"without texts it is longer than {FACT_BYTES_MAX} bytes"
+            return _unreadable(record, at_us, reason), None
         if record.topic == CONFIG and isinstance(message, Policy):
             who = f"{record.topic} offset {record.offset}"
             return PolicyActivated(at_us=at_us, policy=message, who=who, why="published"), None
@@ -152,6 +172,14 @@ def _report(record: Record, report: messages.WorkerReport, at_us: int) -> Fact:
     return replace(fact, at_us=at_us, offset=record.offset)
 
 
+def _fact_bytes(record: Record, message: BusMessage) -> int:
+    """Return about how long the fact of a message is, and no less."""
+    whole = len(record.value or b"")
+    if whole <= FACT_BYTES_MAX or not isinstance(message, messages.WorkerReport):
+        return whole
+    return len(encode(replace(message, texts=())))
+
+
 def _unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:
     return MessageUnreadable(
         at_us=at_us,
@@ -163,22 +191,17 @@ def _unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:
     )
 
 
-def _routed_by(headers: dict[str, bytes]) -> RoutedBy | None:
-    if messages.HEADER_CELL not in headers:
-        return None
-    names = (messages.HEADER_CELL, messages.HEADER_SEQ, messages.HEADER_INDEX)
-    cell, seq, index = (int(headers.get(name, b"")) for name in names)
-    return cell, seq, index
-
-
-def _arrived_us(record: Record, headers: dict[str, bytes], at_us: int) -> int:
-    """Return the broker's stamp, never later than `at_us`.
+def _arrived_us(record: Record, at_us: int) -> int:
+    """Return the broker's first stamp, never later than `at_us`.
 
     A stamp that the producer made (the topic is not set to LogAppendTime) is not trusted.
+
+    Raises:
+        ValueError: the record was sent on by a cell, and the stamp that it left is no number.
     """
-    first_us = headers.get(messages.HEADER_ARRIVED_US)
-    if first_us is not None:
-        return max(0, min(int(first_us), at_us))
+    headers = dict(record.headers)
+    if messages.HEADER_ARRIVED_US in headers:
+        return min(messages.header_number(headers, messages.HEADER_ARRIVED_US), at_us)
     if record.timestamp_type == CREATE_TIME:
         return at_us
     return min(record.timestamp * 1000, at_us)

@@ -190,8 +190,9 @@ class Inputs:
 
     def forget(self, entries: list[Entry]) -> None:
         """Drop what was published: prompts that are dispatched or ended, and reports."""
-        self._raw.clear()
         for entry in entries:
+            if entry.source is not None:
+                self._raw.pop(entry.source, None)
             if entry.source is not None and entry.source[0] == WORKER_EVENTS:
                 self._reports.forget(entry.source[2])
             for decision in entry.decisions:

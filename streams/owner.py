@@ -10,9 +10,8 @@ the next one learns from the log what is true. It keeps no state that the log do
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
@@ -29,14 +28,15 @@ from schemas.facts import (
     RequestArrived,
     RequestRefused,
 )
+from schemas.ids import Source
 from schemas.ledger import Entry
 from schemas.policy import Policy
 from schemas.profile import Profile
-from schemas.topics import LEDGER, REQUESTS
+from schemas.topics import LEDGER, REQUESTS, WORK_PREFIX, work_topic
 from services import bus
 from services.scheduler.step import governing, next_due_us, step
 from streams.admission import CountTokens, Edge, Read
-from streams.effects import effects_of
+from streams.effects import Effect, effects_of
 from streams.inputs import Inputs
 from streams.publisher import Publisher
 from streams.recovery import (
@@ -48,26 +48,20 @@ from streams.recovery import (
 )
 from streams.snapshotter import Snapshotter
 
+# A ledger record is full at this size. The topic takes 16 times as much, because a single entry may
+# hold many decisions.
+RECORD_BYTES = 1024 * 1024
 # A fetch waits at most this long when nothing is due; the due times shorten it.
 IDLE_WAIT_MS = 200
 
 log = logging.getLogger(__name__)
 
+# A fact, and the record that it was read from, if it was.
+Sourced = tuple[Fact, Source | None]
+
 
 class SupersededError(RuntimeError):
     """Another owner has appended to this ledger: this one publishes nothing more."""
-
-
-@dataclass(slots=True)
-class Counts:
-    """What an owner has done in this process, for people."""
-
-    entries: int = 0
-    decisions: int = 0
-    appends: int = 0
-    epoch: int = 0
-    recovered_entries: int = 0
-    last_append_monotonic_s: float = field(default_factory=time.monotonic)
 
 
 class Owner:
@@ -96,13 +90,16 @@ class Owner:
         self._cells = cells
         self._name = name
         self._frozen_s = session_ms / 2000
-        self._edge = Edge(counter_of)
+        self._edge = Edge(cells, counter_of)
         self._stopping = asyncio.Event()
         self._serving = False
         self._ledger: AIOKafkaProducer = bus.new_producer(bootstrap)
         self._publisher = Publisher(bootstrap)
         self._snapshots = Snapshotter(cell, self._publisher)
-        self.counts = Counts()
+        self._inputs = Inputs(bootstrap, cell)
+        # How many partitions each work topic has; none is known of a model without a profile.
+        self._work_partitions: dict[str, int] = {}
+        self._append_began_s = 0.0
 
     def stop(self) -> None:
         """Ask the owner to end after the batch in hand."""
@@ -122,11 +119,10 @@ class Owner:
             bus.BusError: the broker did not do what it must.
             RecoveryError: the ledger cannot be followed.
         """
-        inputs = Inputs(self._bootstrap, self._cell)
         try:
             await self._take_over()
-            await inputs.start(self._shell.inputs, self._state.policy.payload_cache_bytes)
-            self._inputs = inputs
+            cache_bytes = self._state.policy.payload_cache_bytes
+            await self._inputs.start(self._shell.inputs, cache_bytes)
             await self._publish_missing()
             await self._read_config()
             await self._serve()
@@ -135,7 +131,7 @@ class Owner:
         finally:
             self._snapshots.stop()
             await asyncio.gather(
-                inputs.stop(), bus.stop_client(self._ledger), self._publisher.stop()
+                self._inputs.stop(), bus.stop_client(self._ledger), self._publisher.stop()
             )
 
     # Taking over
@@ -153,19 +149,18 @@ class Owner:
             owner=self._name,
         )
         self._epoch = fact.epoch
-        facts: list[Fact] = [fact]
+        facts: deque[Sourced] = deque([(fact, None)])
         if self._shell.position.next_seq == 0:
             who, why = "headway", "the built-in default of a new deployment"
-            facts.append(PolicyActivated(at_us=fact.at_us, policy=Policy(), who=who, why=why))
+            first = PolicyActivated(at_us=fact.at_us, policy=Policy(), who=who, why=why)
+            facts.append((first, None))
         try:
-            entries = await self._append([(fact, None) for fact in facts])
+            entries = await self._append(facts)
         except SupersededError as error:
             # The owner before appended while the log was read. This takeover is void, but its epoch
             # stands: that owner's next record is void too, so the next try will find it silent.
             raise bus.BusError(f"{error}; the ledger is read again") from error
         self._missing = [*recovered.unpublished, *entries]
-        self.counts.epoch = self._epoch
-        self.counts.recovered_entries = recovered.entries
         log.info(
             "cell %d: epoch %d began at seq %d after %d entries since the snapshot",
             self._cell,
@@ -189,12 +184,8 @@ class Owner:
         drops the second by its headers.
         """
         for model in self._state.models.values():
-            await bus.ensure_work_topic(self._bootstrap, model.profile)
-        effects = [
-            effect
-            for entry in self._missing
-            for effect in await effects_of(entry, self._inputs, self._cells)
-        ]
+            await self._prepare_work_topic(model.profile)
+        effects = await self._effects_of(self._missing)
         owned = {(e.topic, e.partition) for e in effects if e.topic != REQUESTS}
         tails = await self._inputs.effect_tails(sorted(owned))
         lacking = [
@@ -202,6 +193,7 @@ class Owner:
             for effect in effects
             if (effect.seq, effect.index) > tails.get((effect.topic, effect.partition), (-1, -1))
         ]
+        await self._check_alone()
         await self._publisher.publish(lacking, self._missing[-1].seq)
         self._missing = []
 
@@ -215,7 +207,8 @@ class Owner:
     async def _serve(self) -> None:
         self._serving = True
         while not self._stopping.is_set():
-            records = await self._inputs.poll(self._wait_ms(), self._batch_max())
+            records_max = self._state.policy.append_entries_max
+            records = await self._inputs.poll(self._wait_ms(), records_max)
             await self._record(records)
             self._snapshots.take_if_due(self._state, self._shell)
         await self._publisher.settle(0)
@@ -226,31 +219,35 @@ class Owner:
             return IDLE_WAIT_MS
         return max(0, min(IDLE_WAIT_MS, -(-(due_us - self._now_us()) // 1000)))
 
-    def _batch_max(self) -> int:
-        return self._state.policy.append_entries_max
-
-    async def _record(self, records: Iterable[Any]) -> None:
+    async def _record(self, records: Iterable[bus.Record]) -> None:
         """Step the facts of the records, append their entries, and publish the effects."""
         at_us = self._now_us()
-        facts: list[tuple[Fact, tuple[str, int, int] | None]] = []
+        facts: deque[Sourced] = deque()
         for record in records:
             read = self._edge.read(record, at_us)
             if read is not None and self._is_new(read):
                 self._inputs.keep(read)
                 facts.append((read.fact, read.source))
                 if isinstance(read.fact, ProfileSet):
-                    await bus.ensure_work_topic(self._bootstrap, read.fact.profile)
+                    await self._prepare_work_topic(read.fact.profile)
                     self._edge.profiles[read.fact.profile.model] = read.fact.profile
         if not facts:
             due_us = next_due_us(self._state.policy, self._state)
             if due_us is None or due_us > at_us:
                 return
             facts.append((ClockTicked(at_us=at_us), None))
-        entries = await self._append(facts)
-        await self._publish(entries)
+        while facts:
+            entries = await self._append(facts)
+            effects = await self._effects_of(entries)
+            await self._check_alone()
+            await self._publisher.publish(effects, entries[-1].seq)
+            self._inputs.forget(entries)
 
     def _is_new(self, read: Read) -> bool:
-        """Return whether a fact was not recorded before; moves the input's position on."""
+        """Return whether a fact was not recorded before.
+
+        What another cell sent on is noted, so that its second copy in the same batch is not new.
+        """
         topic, partition, offset = read.source
         if offset <= self._shell.inputs.get((topic, partition), -1):
             return False
@@ -262,8 +259,10 @@ class Owner:
             self._shell.routed[cell] = (seq, index)
         return True
 
-    async def _append(self, facts: list[tuple[Fact, tuple[str, int, int] | None]]) -> list[Entry]:
-        """Step the facts and append their entries as one record; return once it is the truth.
+    async def _append(self, facts: deque[Sourced]) -> list[Entry]:
+        """Step as many of the facts as one record may hold, taking them out, and append it.
+
+        Return its entries once they are the truth.
 
         Raises:
             SupersededError: the record did not come to stand where it had to.
@@ -271,16 +270,19 @@ class Owner:
         """
         lines: list[bytes] = []
         entries: list[Entry] = []
+        record_bytes = 0
         position = self._shell.position
         seq, chain = position.next_seq, position.chain
-        for fact, source in facts:
+        while facts and record_bytes < RECORD_BYTES:
+            fact, source = facts.popleft()
             entry = self._decide(fact, source, seq)
             raw, chain = encode_entry(entry, chain)
             lines.append(raw)
             entries.append(entry)
+            record_bytes += len(raw)
             seq += 1
         expected = self._shell.ledger_offset
-        began_s = time.monotonic()
+        self._append_began_s = time.monotonic()
         sent = self._ledger.send_and_wait(
             LEDGER,
             b"\n".join(lines),
@@ -294,17 +296,12 @@ class Owner:
                 f"cell {self._cell}: the record of seq {entries[0].seq} came to stand at offset"
                 f" {offset}, not {expected}: another owner has appended; this one stops"
             )
-        await self._check_not_frozen(began_s, expected + 1)
         self._shell.ledger_offset = expected + 1
         self._shell.position = Position(next_seq=seq, chain=chain, epoch=self._epoch)
-        self.counts.appends += 1
-        self.counts.entries += len(entries)
-        self.counts.last_append_monotonic_s = time.monotonic()
         return entries
 
-    def _decide(self, fact: Fact, source: tuple[str, int, int] | None, seq: int) -> Entry:
+    def _decide(self, fact: Fact, source: Source | None, seq: int) -> Entry:
         decisions = step(governing(self._state, fact), self._state, fact)
-        self.counts.decisions += len(decisions)
         entry = Entry(
             cell=self._cell,
             seq=seq,
@@ -318,18 +315,22 @@ class Owner:
         note_source(self._shell, entry)
         return entry
 
-    async def _check_not_frozen(self, began_s: float, next_offset: int) -> None:
-        """Look at the ledger's end before publishing, if the process stood still for long.
+    async def _check_alone(self) -> None:
+        """Look at the ledger's end before publishing, if the process stood still since the append.
 
-        A successor may have taken over between the ack and now.
+        A successor may have taken over meanwhile, and published these effects itself.
+
+        Raises:
+            SupersededError: one has.
         """
-        if time.monotonic() - began_s <= self._frozen_s:
+        stood_s = time.monotonic() - self._append_began_s
+        if stood_s <= self._frozen_s:
             return
         end = await self._inputs.ledger_end()
-        if end != next_offset:
+        if end != self._shell.ledger_offset:
             raise SupersededError(
-                f"cell {self._cell}: stood still for {time.monotonic() - began_s:.1f} s, and the"
-                f" ledger went on to offset {end} meanwhile; this owner stops"
+                f"cell {self._cell}: stood still for {stood_s:.1f} s, and the ledger went on to"
+                f" offset {end} meanwhile; this owner stops"
             )
 
     def _marks(self) -> bus.Headers:
@@ -340,14 +341,39 @@ class Owner:
             marks.append((HEADER_SNAPSHOTS, pointers.encode()))
         return marks
 
-    async def _publish(self, entries: list[Entry]) -> None:
+    async def _prepare_work_topic(self, profile: Profile) -> None:
+        partitions = await bus.ensure_work_topic(self._bootstrap, profile)
+        topic = work_topic(profile.model)
+        if partitions > self._work_partitions.get(topic, partitions):
+            await self._publisher.look_at_topics()
+        self._work_partitions[topic] = partitions
+
+    async def _effects_of(self, entries: Iterable[Entry]) -> list[Effect]:
+        """Return the effects of the entries, less those for a work partition that is not there.
+
+        A report may name any model and slot, and nobody listens then to what it is told.
+        """
         effects = [
             effect
             for entry in entries
             for effect in await effects_of(entry, self._inputs, self._cells)
         ]
-        await self._publisher.publish(effects, entries[-1].seq)
-        self._inputs.forget(entries)
+        return [effect for effect in effects if self._has_reader(effect)]
+
+    def _has_reader(self, effect: Effect) -> bool:
+        if not effect.topic.startswith(WORK_PREFIX):
+            return True
+        if effect.partition < self._work_partitions.get(effect.topic, 0):
+            return True
+        log.warning(
+            "cell %d: there is no %s/%d to publish (seq %d, index %d) to",
+            self._cell,
+            effect.topic,
+            effect.partition,
+            effect.seq,
+            effect.index,
+        )
+        return False
 
     def _now_us(self) -> int:
         """The one reading of the clock: µs since the epoch. The core never lets it go back."""

@@ -39,6 +39,10 @@ class Publisher:
         """Give the connection back."""
         await bus.stop_client(self.producer)
 
+    async def look_at_topics(self) -> None:
+        """Learn of partitions that a topic was given since it was first written to."""
+        await bus.bounded(self.producer.client.force_metadata_update(), "tell its topics")
+
     async def publish(self, effects: Iterable[Effect], last_seq: int) -> None:
         """Send the effects of the entries up to `last_seq`.
 

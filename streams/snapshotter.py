@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 
 from services import bus
 from services.scheduler.snapshot import Frozen, encode_pieces, freeze
-from services.scheduler.state import State
+from services.scheduler.state import State, cut_short
 from streams import snapshots
 from streams.publisher import Publisher
 from streams.snapshots import Pointer, Shell
@@ -54,7 +54,9 @@ class Snapshotter:
         """Begin a snapshot if the policy's number of entries has come since the last one."""
         last_seq = shell.position.next_seq - 1
         running = self._task is not None and not self._task.done()
-        if running or last_seq - self._last_seq < state.policy.snapshot_entries:
+        # Where a step was cut short is not part of a snapshot.
+        due = last_seq - self._last_seq >= state.policy.snapshot_entries and not cut_short(state)
+        if running or not due:
             return
         self._last_seq = last_seq
         copied = replace(shell, inputs=dict(shell.inputs), routed=dict(shell.routed))
