@@ -4,8 +4,9 @@ What was read lately is kept in memory up to a bound; the rest is read again fro
 offset that the ledger names. So memory does not grow with the queue, and a crash loses nothing.
 """
 
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -15,6 +16,7 @@ from services import bus
 V = TypeVar("V")
 
 READ_AGAIN_BYTES = 256 * 1024
+FETCH_WAIT_MS = 1000
 
 
 class Payloads(Generic[V]):
@@ -70,15 +72,37 @@ class Payloads(Generic[V]):
         return await self._read_again(offset) if kept is None else kept[0]
 
     async def _read_again(self, offset: int) -> V | None:
-        """Read from `offset` on, and keep what comes with it: the next one asked for is near."""
+        """Read from `offset` on, and keep what comes with it: the next one asked for is near.
+
+        Only the topic says that a value is gone; a broker that takes its time is waited for.
+        """
         consumer = await self._reader()
         if offset != self._next_offset:
             consumer.seek(self._partition, offset)
-        got = await bus.bounded(
-            consumer.getmany(self._partition, timeout_ms=1000), "answer a fetch"
-        )
+            self._next_offset = offset
+        until_s = time.monotonic() + bus.CALL_S_MAX
+        while self._next_offset <= offset:
+            got = await bus.bounded(
+                consumer.getmany(self._partition, timeout_ms=FETCH_WAIT_MS), "answer a fetch"
+            )
+            found = self._take(got.get(self._partition, ()), offset)
+            if found is not None:
+                return found
+            if not got and await self._is_past(consumer, offset):
+                return None
+            if time.monotonic() > until_s:
+                # A consumer can stand still for ever after a broker's restart; a new one does not.
+                await self.close()
+                raise bus.BusError(
+                    f"Kafka did not give {self._partition.topic}/{self._partition.partition}"
+                    f" offset {offset} again within {bus.CALL_S_MAX:g} s"
+                )
+        return None
+
+    def _take(self, records: Iterable[bus.Record], offset: int) -> V | None:
+        """Keep what the records hold; return the value at `offset` if it is among them."""
         found: V | None = None
-        for record in got.get(self._partition, ()):
+        for record in records:
             self._next_offset = record.offset + 1
             value = self._parse(record.value)
             if value is not None and record.offset not in self._kept:
@@ -86,6 +110,11 @@ class Payloads(Generic[V]):
             if record.offset == offset:
                 found = value
         return found
+
+    async def _is_past(self, consumer: AIOKafkaConsumer, offset: int) -> bool:
+        """Return whether no record is left at `offset`: it expired, or it was never one."""
+        position = await bus.bounded(consumer.position(self._partition), "tell a position")
+        return position > offset
 
     async def _reader(self) -> AIOKafkaConsumer:
         if self._consumer is None:
@@ -100,3 +129,4 @@ class Payloads(Generic[V]):
         if self._consumer is not None:
             await bus.stop_client(self._consumer)
             self._consumer = None
+            self._next_offset = -1
