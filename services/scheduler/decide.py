@@ -4,13 +4,17 @@ The order is a rule: first what the last fact asks for, then what time makes due
 deadlines, then silent replicas), then dispatch in the models that were touched, and last the cause
 that holds a queue back, if it has changed. So a request never dispatches past its deadline, and a
 blocked queue has its cause on record before the step ends.
+
+A step ends early when its decisions fill an entry (see State.step_bytes): thousands of deadlines
+may pass at once, and an entry that no ledger record can hold would end the cell. What a fact asks
+for is answered in full all the same.
 """
 
 from schemas import decisions as d
 from schemas.decisions import Decision
 from schemas.policy import Policy
 from services.scheduler import answers, ends, placement
-from services.scheduler.state import Model, Request, State
+from services.scheduler.state import Model, Request, State, cut_short
 from services.scheduler.waits import as_waits, waited_us
 
 # A cell that hears nothing for half of replica_lost_ms cannot tell its own deafness from a
@@ -23,6 +27,11 @@ def decide(policy: Policy, state: State) -> Decision | None:
     """Return the next decision, or None when everything that can be decided now is decided."""
     if state.pending:
         return answers.answer(policy, state, state.pending[0])
+    return None if cut_short(state) else _by_itself(policy, state)
+
+
+def _by_itself(policy: Policy, state: State) -> Decision | None:
+    """Return the next decision that no fact asks for: what is overdue, then what can run."""
     now_us = state.now_us
     if state.retries and state.retries[0][0] <= now_us:
         request = state.requests[state.retries[0][2]]
@@ -45,8 +54,10 @@ def next_due_us(policy: Policy, state: State) -> int | None:
     """Return when time alone would change the answer, or None if it never would.
 
     While a replica is known, that is never far away: the cell must go on listening, or the
-    silence of its only replica would be taken for its own.
+    silence of its only replica would be taken for its own. What a step left over is due at once.
     """
+    if cut_short(state):
+        return state.now_us
     due: list[int] = []
     if state.retries:
         due.append(state.retries[0][0])

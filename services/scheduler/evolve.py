@@ -35,6 +35,12 @@ def evolve(state: State, event: Fact | Decision) -> None:
             the ledger and this code do not belong together.
     """
     _EVOLVE[type(event)](state, event)
+    state.step_bytes += _EVENT_BYTES
+
+
+# About how long a decision is in the ledger, and a character of a producer's metadata at worst.
+_EVENT_BYTES = 1024
+_METADATA_CHAR_BYTES = 6
 
 
 # Facts
@@ -288,6 +294,8 @@ def _request_ended(state: State, decision: d.RequestEnded) -> None:
         state.touched[request.model] = None
         due.drop_dead(state)
     state.ended[decision.id] = Ended(decision.keep_until_us, decision.body_digest)
+    metadata_chars = sum(len(name) + len(value) for name, value in decision.metadata)
+    state.step_bytes += _METADATA_CHAR_BYTES * metadata_chars
 
 
 def _begin_wait(state: State, model: Model, request: Request) -> None:

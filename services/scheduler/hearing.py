@@ -7,7 +7,7 @@ when the cell itself could hear.
 from typing import Any
 
 from schemas import facts as f
-from services.scheduler.state import State
+from services.scheduler.state import State, cut_short
 
 
 def time_passed(state: State, at_us: int) -> None:
@@ -23,7 +23,9 @@ def time_passed(state: State, at_us: int) -> None:
         if first.keep_until_us > state.now_us and len(ended) <= state.policy.dedupe_ids_max:
             break
         del ended[request_id]
-    state.touched.clear()
+    if not cut_short(state):
+        state.touched.clear()
+    state.step_bytes = 0
 
 
 def hear(state: State, fact: f.WorkerFact) -> bool:

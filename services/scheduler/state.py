@@ -28,6 +28,10 @@ from services.scheduler.queue import Queue
 
 CAUSE_INDEX: dict[Cause, int] = {cause: index for index, cause in enumerate(CAUSES)}
 
+# About as many bytes of decisions as one ledger entry holds; see State.step_bytes. The ledger's
+# topic takes four times as much, because what a fact brought is answered in full.
+STEP_BYTES_MAX = 4 * 1024 * 1024
+
 Stage = Literal["waiting", "running", "backoff"]
 
 
@@ -153,6 +157,8 @@ class State:
         heard: (model, slot) to when it was last heard, the longest silent first.
         touched: models in which a dispatch may have become possible since the last fact.
         pending: empty between two facts.
+        step_bytes: about how many bytes of decisions came since the last fact. At STEP_BYTES_MAX
+            the step is cut short, and the next fact goes on where it ended.
     """
 
     cell: int = 0
@@ -173,3 +179,9 @@ class State:
     )
     touched: dict[str, None] = field(default_factory=dict[str, None])
     pending: deque[Pending] = field(default_factory=deque[Pending])
+    step_bytes: int = 0
+
+
+def cut_short(state: State) -> bool:
+    """Return whether more was due than one entry may hold, so that the next fact must go on."""
+    return state.step_bytes >= STEP_BYTES_MAX

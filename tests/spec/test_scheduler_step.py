@@ -1,8 +1,11 @@
 """The loop itself: it comes to rest, recovery only remembers, and nothing decides behind it."""
 
+from dataclasses import replace
+
 import pytest
 
 from schemas import decisions as d
+from schemas.codec import encode_decisions
 from services.scheduler import step as step_module
 from services.scheduler.decide import decide
 from services.scheduler.snapshot import state_digest
@@ -11,6 +14,7 @@ from services.scheduler.step import (
     UnboundedStepError,
     evolve,
     governing,
+    next_due_us,
     recover,
     step,
 )
@@ -101,3 +105,49 @@ def test_a_step_under_a_crowd_stays_within_its_bound() -> None:
         *[a(d.RequestReturned) for _ in range(500)],
         *[a(d.RequestDispatched, attempt=2) for _ in range(500)],
     )
+
+
+def test_a_crowd_that_expires_at_once_ends_over_several_entries_none_too_long() -> None:
+    crowd = 9_000
+    live = given(*(arrived(f"r{n}", deadline=100) for n in range(crowd)))
+    recovered = given(*(arrived(f"r{n}", deadline=100) for n in range(crowd))).state
+    live.when(arrived("late", at=0))
+    recover(recovered, arrived("late", at=0), live.decisions)
+    # The first fact behind the deadlines also brings what can run now.
+    entries = []
+    for fact in (ready(at=200), tick(200), tick(200)):
+        entries.append(live.when(fact).decisions)
+        recover(recovered, fact, live.decisions)
+        assert sum(len(encode_decisions((one,))) for one in live.decisions) < 8 * 2**20
+    ended = [one.id for entry in entries for one in entry if isinstance(one, d.RequestEnded)]
+    assert ended == [f"r{n}" for n in range(crowd)]
+    assert all(len(entry) > 10 for entry in entries)
+    # Nothing runs before all that is overdue has ended, and then it does.
+    last = entries[-1][-1]
+    assert isinstance(last, d.RequestDispatched)
+    assert last.id == "late"
+    assert state_digest(recovered) == state_digest(live.state)
+
+
+def test_what_a_step_left_over_is_due_at_once() -> None:
+    live = given(*(arrived(f"r{n}", deadline=100) for n in range(5_000)))
+    live.when(tick(200))
+    assert next_due_us(live.state.policy, live.state) == 200_000
+    live.when(tick(200))
+    assert next_due_us(live.state.policy, live.state) is None
+    assert not live.state.requests
+
+
+def test_long_metadata_makes_a_step_end_sooner() -> None:
+    long = tuple((f"k{n}", "\x01" * 512) for n in range(16))
+    live = given(*(replace(arrived(f"r{n}", deadline=100), metadata=long) for n in range(300)))
+    live.when(tick(200))
+    assert 10 < len(live.decisions) < 300
+    assert sum(len(encode_decisions((one,))) for one in live.decisions) < 8 * 2**20
+
+
+def test_a_first_replica_with_a_tiny_pool_rejects_a_crowd_over_several_entries() -> None:
+    live = given(*(arrived(f"r{n}", prompt=300) for n in range(5_000)))
+    live.when(ready(), tick(1))
+    ended = [one.reason for one in live.decisions if isinstance(one, d.RequestEnded)]
+    assert ended == ["over-pool"] * 5_000
