@@ -5,7 +5,6 @@ assigned cell gets an owner, which is begun again after a doubt. Decides nothing
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
@@ -103,10 +102,14 @@ class Cells(ConsumerRebalanceListener):
             if held.owner is not None and (partition := TopicPartition(REQUESTS, cell)) in assigned
         }
         known = {partition: offset for partition, offset in offsets.items() if offset is not None}
-        if known:
-            with contextlib.suppress(CommitFailedError, IllegalStateError):
-                # A rebalance came in between: the next commit will do.
-                await bus.bounded(group.commit(known), "take a commit")
+        if not known:
+            return
+        try:
+            await bus.bounded(group.commit(known), "take a commit")
+        except bus.BusError as error:
+            if not isinstance(error.__cause__, CommitFailedError | IllegalStateError):
+                raise
+            # A rebalance came in between: the next commit will do.
 
     async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride] - coroutines are allowed, the client's type does not say so
         self, revoked: Iterable[TopicPartition]
