@@ -6,12 +6,12 @@ of the rules never rewrites the past. Reads the bus, writes nothing.
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.structs import ConsumerRecord
 
-from schemas.codec import CodecError
+from schemas.codec import CodecError, decode_line, split_record
 from schemas.continuity import Continuity, Position
 from schemas.facts import CancelAsked, RequestArrived, RequestRefused
 from schemas.ledger import Entry
@@ -24,6 +24,8 @@ from streams.snapshots import Pointer, Shell
 
 HEADER_PUBLISHED = "headway-published"
 HEADER_SNAPSHOTS = "headway-snapshots"
+# How many of the ledger's last records are looked through for such marks.
+_TAIL_RECORDS = 16
 # Entries folded between two looks at the event loop: about 10 ms of work.
 _YIELD_ENTRIES = 1000
 
@@ -39,6 +41,7 @@ class Recovered:
     """What the log says.
 
     Attributes:
+        pointers: where the snapshots lie, from the one that was good on.
         published_seq: every effect up to this entry is known to be on its topic.
         unpublished: the entries above it, whose effects may be missing.
         entries: how many were folded after the snapshot.
@@ -50,6 +53,19 @@ class Recovered:
     published_seq: int
     unpublished: list[Entry] = field(default_factory=list[Entry])
     entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What owners noted on a ledger's records.
+
+    Attributes:
+        published_seq: every effect up to this entry is known to be on its topic; -1 for none.
+        pointers: where snapshots lie, the newest first.
+    """
+
+    published_seq: int
+    pointers: list[Pointer]
 
 
 async def recover_cell(bootstrap: str, cell: int) -> Recovered:
@@ -64,8 +80,8 @@ async def recover_cell(bootstrap: str, cell: int) -> Recovered:
         starts = await bus.bounded(consumer.beginning_offsets([ledger]), "tell a start offset")
         ends = await bus.bounded(consumer.end_offsets([ledger]), "tell an end offset")
         start, end = starts[ledger], ends[ledger]
-        published_seq, pointers = await _last_marks(consumer, ledger, start, end)
-        found = await best_snapshot(consumer, cell, pointers, start)
+        marks = await last_marks(consumer, ledger, start, end)
+        found = await best_snapshot(consumer, cell, marks.pointers, start)
         if found is None:
             if start > 0:
                 raise RecoveryError(
@@ -73,9 +89,12 @@ async def recover_cell(bootstrap: str, cell: int) -> Recovered:
                     " be read: its state is lost. Restore headway.snapshots, or start a new"
                     " deployment on empty topics"
                 )
-            found = Shell(Position(), 0, {}, {}), State()
-        shell, state = found
-        result = Recovered(state, shell, pointers, published_seq)
+            result = Recovered(State(), Shell(Position(), 0, {}, {}), [], marks.published_seq)
+        else:
+            shell, state, pointer = found
+            # A newer one is not good, and the next snapshot shall take its slot.
+            good = marks.pointers[marks.pointers.index(pointer) :]
+            result = Recovered(state, shell, good, marks.published_seq)
         await follow(consumer, result, ledger, end)
         return result
 
@@ -133,23 +152,41 @@ def note_source(shell: Shell, entry: Entry) -> None:
         shell.routed[cell] = (seq, index)
 
 
-async def _last_marks(
+async def last_marks(
     consumer: AIOKafkaConsumer, ledger: TopicPartition, start: int, end: int
-) -> tuple[int, list[Pointer]]:
-    last: ConsumerRecord[bytes, bytes] | None = None
-    async for record in bus.read_range(consumer, ledger, max(start, end - 2), end):
-        last = record
-    if last is None:
-        return -1, []
-    headers = dict(last.headers)
-    published = headers.get(HEADER_PUBLISHED, b"-1").decode()
-    pointers = snapshots.read_pointers(headers.get(HEADER_SNAPSHOTS, b"").decode())
-    return int(published), pointers
+) -> Marks:
+    """Return what owners noted on the last records of the ledger's offsets `start` to `end`.
+
+    Several are looked at: the very last may be a superseded owner's, which knows of older snapshots
+    only, or no owner's at all.
+
+    Raises:
+        bus.BusError: the broker did not answer.
+    """
+    published_seq = -1
+    pointers: set[Pointer] = set()
+    async for record in bus.read_range(consumer, ledger, max(start, end - _TAIL_RECORDS), end):
+        if not _is_an_owners(record):
+            continue
+        headers = dict(record.headers)
+        published_seq = max(published_seq, int(headers.get(HEADER_PUBLISHED, b"-1")))
+        text = headers.get(HEADER_SNAPSHOTS, b"").decode(errors="replace")
+        pointers.update(snapshots.read_pointers(text))
+    newest_first = sorted(pointers, key=lambda pointer: (-pointer.seq, -pointer.first))
+    return Marks(published_seq, newest_first)
+
+
+def _is_an_owners(record: bus.Record) -> bool:
+    try:
+        decode_line(split_record(record.value)[0])
+    except CodecError:
+        return False
+    return True
 
 
 async def best_snapshot(
-    consumer: AIOKafkaConsumer, cell: int, pointers: list[Pointer], ledger_start: int
-) -> tuple[Shell, State] | None:
+    consumer: AIOKafkaConsumer, cell: int, pointers: Iterable[Pointer], ledger_start: int
+) -> tuple[Shell, State, Pointer] | None:
     """Return the first of the snapshots that checks out and that the ledger still continues.
 
     Raises:
@@ -162,5 +199,5 @@ async def best_snapshot(
             log.warning("cell %d: a snapshot is ignored: %s", cell, error)
             continue
         if shell.ledger_offset >= ledger_start:
-            return shell, state
+            return shell, state, pointer
     return None

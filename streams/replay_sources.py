@@ -15,12 +15,12 @@ from typing import IO, Any, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from schemas.codec import CodecError
 from schemas.topics import LEDGER, REQUESTS, SNAPSHOTS
 from services import bus
-from streams import snapshots
-from streams.recovery import HEADER_SNAPSHOTS
+from services.scheduler.state import State
+from streams.recovery import best_snapshot, last_marks
 from streams.replay import Report, Verifier
+from streams.snapshots import Shell
 
 # Told how many records or lines of a cell are done, and of how many.
 OnProgress = Callable[[int, int, int], None]
@@ -232,21 +232,14 @@ async def _span(consumer: AIOKafkaConsumer, partition: TopicPartition) -> tuple[
 
 async def _snapshot(
     consumer: AIOKafkaConsumer, ledger: TopicPartition, log_start: int, end: int
-) -> tuple[snapshots.Shell, Any]:
+) -> tuple[Shell, State]:
     """Return the oldest good snapshot that the log goes on from."""
     cell = ledger.partition
-    pointers: list[snapshots.Pointer] = []
-    # The last record may be a transaction's marker, so a few before it are looked at too.
-    async for record in bus.read_range(consumer, ledger, max(log_start, end - 3), end):
-        text = dict(record.headers).get(HEADER_SNAPSHOTS, b"").decode()
-        pointers = snapshots.read_pointers(text) or pointers
-    for pointer in reversed(pointers):
-        try:
-            shell, state = await snapshots.read(consumer, cell, pointer)
-        except CodecError:
-            continue
-        if shell.ledger_offset >= log_start:
-            return shell, state
+    marks = await last_marks(consumer, ledger, log_start, end)
+    found = await best_snapshot(consumer, cell, reversed(marks.pointers), log_start)
+    if found is not None:
+        shell, state, _ = found
+        return shell, state
     raise SourceError(
         f"the ledger of cell {cell} begins at offset {log_start} and no snapshot of it can be read:"
         " nothing is left to derive it from; try --from clickhouse"

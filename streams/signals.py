@@ -21,10 +21,10 @@ from schemas.codec import CodecError, encode
 from schemas.continuity import Continuity
 from schemas.topics import DEAD_LETTER, LEDGER, SIGNALS, SNAPSHOTS
 from services import bus
-from streams import snapshots
 from streams.depth import DepthFold, Freshness
 from streams.effects import dead_letter
-from streams.recovery import HEADER_SNAPSHOTS
+from streams.recovery import best_snapshot, last_marks
+from streams.snapshots import Pointer
 
 # How long the fold may take to reach an end of the ledger before its depth is told as unknown.
 LATE_S = 2.0
@@ -38,8 +38,6 @@ RETRY_S = 1.0
 TIMER_CALL_S_MAX = 3.0
 # Entries folded between two looks at the event loop: about 10 ms of work.
 _YIELD_ENTRIES = 1000
-# How many of the ledger's last records are looked through for where the snapshots lie.
-_TAIL_RECORDS = 16
 
 log = logging.getLogger(__name__)
 
@@ -192,8 +190,8 @@ class Depths:
             starts = await bus.bounded(consumer.beginning_offsets([ledger]), "tell a start offset")
             ends = await bus.bounded(consumer.end_offsets([ledger]), "tell an end offset")
             start, end = starts[ledger], ends[ledger]
-            pointers = await _pointers(consumer, ledger, start, end)
-            if not await self._from_snapshot(held, pointers, start):
+            marks = await last_marks(consumer, ledger, start, end)
+            if not await self._from_snapshot(held, marks.pointers, start):
                 if start > 0:
                     raise UnreadableError(
                         f"the ledger of cell {held.cell} begins at offset {start} and no snapshot"
@@ -210,25 +208,20 @@ class Depths:
         held.freshness.note(end, held.next_offset, time.monotonic())
 
     async def _from_snapshot(
-        self, held: CellDepth, pointers: list[snapshots.Pointer], ledger_start: int
+        self, held: CellDepth, pointers: list[Pointer], ledger_start: int
     ) -> bool:
         if not pointers:
             return False
         partition = TopicPartition(SNAPSHOTS, held.cell)
         async with bus.consuming(self._bootstrap, [partition]) as consumer:
-            for pointer in pointers:
-                try:
-                    shell, state = await snapshots.read(consumer, held.cell, pointer)
-                except CodecError as error:
-                    log.warning("cell %d: a snapshot is ignored: %s", held.cell, error)
-                    continue
-                if shell.ledger_offset < ledger_start:
-                    continue
-                held.fold = DepthFold.of_state(state)
-                held.continuity = Continuity(shell.position)
-                held.next_offset = shell.ledger_offset
-                return True
-        return False
+            found = await best_snapshot(consumer, held.cell, pointers, ledger_start)
+        if found is None:
+            return False
+        shell, state, _ = found
+        held.fold = DepthFold.of_state(state)
+        held.continuity = Continuity(shell.position)
+        held.next_offset = shell.ledger_offset
+        return True
 
     async def _follow(self, held: CellDepth, end: int) -> None:
         """Fold what the log holds from the next offset to before `end`."""
@@ -371,13 +364,3 @@ class Depths:
         if self._ends is not None:
             await bus.stop_client(self._ends)
             self._ends = None
-
-
-async def _pointers(
-    consumer: AIOKafkaConsumer, ledger: TopicPartition, start: int, end: int
-) -> list[snapshots.Pointer]:
-    """Return where the snapshots lie, newest first, as the ledger's last record tells."""
-    text = b""
-    async for record in bus.read_range(consumer, ledger, max(start, end - _TAIL_RECORDS), end):
-        text = dict(record.headers).get(HEADER_SNAPSHOTS, text)
-    return snapshots.read_pointers(text.decode(errors="replace"))

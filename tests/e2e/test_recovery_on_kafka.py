@@ -78,6 +78,31 @@ async def _check_a_torn_one_is_passed_over(deployment: Deployment, pointers: lis
     assert found[0].position.next_seq == pointers[0].seq + 1
 
 
+async def _check_that_void_and_foreign_records_at_the_end_change_nothing(
+    deployment: Deployment, pointers: list[Pointer]
+) -> None:
+    """Append as a superseded owner does, naming a snapshot that is gone, and as nobody should."""
+    ledger = TopicPartition(LEDGER, deployment.cell_number)
+    gone = Pointer(1_000_000, 1_000_000, pointers[0].seq + 1, pointers[0].slot)
+    async with bus.consuming(deployment.bootstrap, [ledger]) as consumer:
+        first = [record async for record in bus.read_range(consumer, ledger, 0, 1)]
+    async with bus.producing(deployment.bootstrap) as producer:
+        for value, headers in (
+            (first[0].value, [(HEADER_SNAPSHOTS, gone.text().encode())]),
+            (b"no entry at all", [("headway-published", b"999999999")]),
+        ):
+            await producer.send_and_wait(
+                LEDGER, value, partition=deployment.cell_number, headers=headers
+            )
+    recovered = await recover_cell(deployment.bootstrap, deployment.cell_number)
+    entries = await deployment.entries()
+    assert recovered.entries < len(entries)
+    assert recovered.published_seq < len(entries)
+    assert state_digest(recovered.state) == await _fold_all(deployment)
+    # The next snapshot takes the slot of the one that is gone, not of the one that is good.
+    assert recovered.pointers == pointers
+
+
 async def test_a_cell_recovers_from_its_snapshot_to_the_state_that_the_whole_ledger_tells(
     deployment: Deployment,
 ) -> None:
@@ -97,6 +122,7 @@ async def test_a_cell_recovers_from_its_snapshot_to_the_state_that_the_whole_led
     from_start = await _fold_all(deployment)
     assert state_digest(recovered.state) == from_start
     await _check_a_torn_one_is_passed_over(deployment, pointers)
+    await _check_that_void_and_foreign_records_at_the_end_change_nothing(deployment, pointers)
     deployment.start_cell()
     deployment.start_worker()
     more = await _run_traffic(deployment, "second", 1)
