@@ -105,7 +105,7 @@ def store(state_dir: str | None) -> Any:
             " its directory with --state, or name a ClickHouse with HEADWAY_CLICKHOUSE=http://…"
         )
     named_by = CLICKHOUSE if places.settings.clickhouse else str(places.settings.state_dir)
-    where = _without_password(places.clickhouse)
+    where = without_password(places.clickhouse)
     with store_errors(f"no ClickHouse answers at {where}, which {named_by} names"):
         return connect(places.clickhouse)
 
@@ -163,6 +163,7 @@ def first_line(error: BaseException) -> str:
     return said.partition(" (for url ")[0]
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
+    """Return `url` without whom it lets in, to be shown."""
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}:{parts.port}" if parts.port else url
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

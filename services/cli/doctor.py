@@ -13,13 +13,12 @@ import click
 import psutil
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
-from rich.console import Console
 from rich.table import Table
 
 from schemas.topics import LEDGER, REQUESTS
 from services import bus, settings
 from services.cli import _endpoints
-from services.cli._output import json_option, run
+from services.cli._output import console, json_option, run
 from services.embedded.java import JavaError, find_java
 from services.embedded.state import running_endpoints
 from streams.cells import GROUP as CELLS_GROUP
@@ -62,7 +61,7 @@ def _show(findings: list[Finding]) -> None:
     table = Table("", "what", "found", box=None, padding=(0, 2, 0, 0))
     for finding in findings:
         table.add_row(marks[finding.verdict], finding.name, finding.detail)
-    Console().print(table)
+    console().print(table)
 
 
 # The machine
@@ -184,16 +183,17 @@ async def _lags(bootstrap: str, consumer: Any) -> list[Finding]:
 def _clickhouse(url: str | None) -> list[Finding]:
     if url is None:
         return [Finding("clickhouse", "none", "no recorder runs here")]
+    where = _endpoints.without_password(url)
     try:
         client = _endpoints.connect(url)
         server = str(client.command("SELECT version()"))
         audit = client.query("SELECT * FROM audit").named_results()
         rows = [dict(row) for row in audit]
     except Exception as error:  # noqa: BLE001 - the client raises many kinds; the sentence says which
-        return [Finding("clickhouse", "fail", f"{url}: {str(error).splitlines()[0]}")]
+        return [Finding("clickhouse", "fail", f"{where}: {_endpoints.first_line(error)}")]
     bad = [row for row in rows if row.get("problems")]
     detail = ", ".join(f"{row['check']}: {row['problems']}" for row in bad) or "no gap"
     return [
-        Finding("clickhouse", "ok", f"{server} at {url}"),
+        Finding("clickhouse", "ok", f"{server} at {where}"),
         Finding("audit", "fail" if bad else "ok", detail),
     ]

@@ -118,7 +118,7 @@ def _print(topic: Topic, live: dict[str, dict[int, int]]) -> None:
         if _is_of(topic, name):
             which = "" if name == topic.name else f"{name}: "
             click.echo(
-                f"    there now  {which}{len(ends)} partitions, end offsets"
+                f"    there now  {which}{_counted(len(ends), 'partition')}, end offsets"
                 f" {', '.join(str(end) for end in ends.values())}"
             )
 
@@ -137,5 +137,9 @@ def _kept(topic: Topic) -> str:
     if topic.retention_ms is None:
         return "compacted"
     if topic.retention_ms % DAY_MS == 0:
-        return f"{topic.retention_ms // DAY_MS} days"
+        return _counted(topic.retention_ms // DAY_MS, "day")
     return f"{topic.retention_ms // 3_600_000} h"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
