@@ -23,6 +23,9 @@ from schemas.requests import Cancel, InferenceRequest
 
 # A well-formed message is three levels deep. What is deeper than this is not looked into.
 DEPTH_MAX = 64
+# What is sent on, to a worker or another cell, gains a little on the way, and must still fit into a
+# record of those topics. A producer may compress, so that records come in that are far larger.
+REQUEST_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024
 DETAIL_CHARS_MAX = 500
 FAULTS_MAX = 5
 # Entries of one object that are looked at to say what is wrong; more than any object may have.
@@ -68,9 +71,16 @@ def read_request(raw: bytes | None) -> InferenceRequest | Cancel | Refused | Unr
     if raw is None:
         return Unreadable(reason="the record has no value")
     try:
-        return _ANY_REQUEST.validate_json(raw)
+        asked = _ANY_REQUEST.validate_json(raw)
     except ValidationError:
-        return _explain_fault(raw)
+        asked = _explain_fault(raw)
+    if len(raw) <= REQUEST_BYTES_MAX or isinstance(asked, Unreadable):
+        return asked
+    size = f"{len(raw)} bytes long; at most {REQUEST_BYTES_MAX} are accepted"
+    if isinstance(asked, Cancel):
+        return Unreadable(reason=f"the cancel is {size}")
+    # Without the model it is not sent on: it would not fit, so the cell that reads it answers.
+    return Refused(id=asked.id, model="", tenant=asked.tenant, detail=f"the request is {size}")
 
 
 def _explain_fault(raw: bytes) -> Refused | Unreadable:

@@ -73,11 +73,8 @@ class Edge:
 
     def _request(self, record: Record, at_us: int) -> tuple[Fact, InferenceRequest | None]:
         raw = record.value
-        try:
-            routed_by = self._routed_by(record)
-            arrived_us = _arrived_us(record, at_us)
-        except ValueError as error:
-            return _unreadable(record, at_us, str(error)), None
+        routed_by, arrived_us = self._sent_on(record) or (None, _stamp_us(record, at_us))
+        arrived_us = min(arrived_us, at_us)
         asked = read_request(raw)
         if isinstance(asked, Unreadable):
             return _unreadable(record, at_us, asked.reason), None
@@ -123,16 +120,21 @@ class Edge:
         )
         return fact, asked
 
-    def _routed_by(self, record: Record) -> RoutedBy | None:
-        """Return which decision of another cell sent the record on, or None.
+    def _sent_on(self, record: Record) -> tuple[RoutedBy, int] | None:
+        """Return which decision of another cell sent the record on, and the first stamp, µs.
 
-        Raises:
-            ValueError: the record's headers name no decision of a cell.
+        None for what a producer wrote, whatever headers it has: clients pass on those of what
+        they have read, an outcome of ours too, and such a request is as good as any other.
         """
-        routed_by = messages.decision_id(dict(record.headers))
-        if routed_by is not None and routed_by[0] >= self._cells:
-            raise ValueError(f"the header {messages.HEADER_CELL} names none of {self._cells} cells")
-        return routed_by
+        headers = dict(record.headers)
+        try:
+            routed_by = messages.decision_id(headers)
+            first_us = messages.header_number(headers, messages.HEADER_ARRIVED_US)
+        except ValueError:
+            return None
+        if routed_by is None or routed_by[0] >= self._cells or routed_by[0] == record.partition:
+            return None
+        return routed_by, first_us
 
     def _count(self, asked: InferenceRequest) -> int:
         profile = self.profiles.get(asked.model)
@@ -191,17 +193,9 @@ def _unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:
     )
 
 
-def _arrived_us(record: Record, at_us: int) -> int:
-    """Return the broker's first stamp, never later than `at_us`.
+def _stamp_us(record: Record, at_us: int) -> int:
+    """Return the broker's stamp, never later than `at_us`.
 
     A stamp that the producer made (the topic is not set to LogAppendTime) is not trusted.
-
-    Raises:
-        ValueError: the record was sent on by a cell, and the stamp that it left is no number.
     """
-    headers = dict(record.headers)
-    if messages.HEADER_ARRIVED_US in headers:
-        return min(messages.header_number(headers, messages.HEADER_ARRIVED_US), at_us)
-    if record.timestamp_type == CREATE_TIME:
-        return at_us
-    return min(record.timestamp * 1000, at_us)
+    return at_us if record.timestamp_type == CREATE_TIME else min(record.timestamp * 1000, at_us)

@@ -15,7 +15,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from schemas.edge import DEPTH_MAX, DETAIL_CHARS_MAX, Refused, Unreadable, read_request
+from schemas.edge import (
+    DEPTH_MAX,
+    DETAIL_CHARS_MAX,
+    REQUEST_BYTES_MAX,
+    Refused,
+    Unreadable,
+    read_request,
+)
 from schemas.export import SCHEMAS
 from schemas.requests import Cancel, InferenceRequest
 
@@ -361,3 +368,21 @@ def test_every_listed_bad_input_gets_its_answer() -> None:
             expected = tuple(cls for word, cls in ends.items() if word in case["expect"])
         _survives(_case_raw(case))
         assert isinstance(read_request(_case_raw(case)), expected), case["name"]
+
+
+@pytest.mark.parametrize("fault", [{}, {"tier": "urgent"}])
+def test_a_request_too_long_to_be_sent_on_is_refused_where_it_is_read(
+    fault: dict[str, Any],
+) -> None:
+    long = _raw(prompt="x" * REQUEST_BYTES_MAX, **fault)
+    read = read_request(long)
+    detail = f"the request is {len(long)} bytes long; at most {REQUEST_BYTES_MAX} are accepted"
+    assert read == Refused(id="a", model="", tenant="acme", detail=detail)
+    fits = _raw(prompt="x" * (REQUEST_BYTES_MAX - len(_raw(prompt=""))))
+    assert isinstance(read_request(fits), InferenceRequest)
+
+
+def test_a_cancel_too_long_to_be_sent_on_is_unreadable() -> None:
+    read = read_request(json.dumps({"kind": "cancel.v1", "id": "a"}).encode().ljust(5_000_000))
+    assert isinstance(read, Unreadable)
+    assert read.reason.startswith("the cancel is 5000000 bytes long")
