@@ -191,8 +191,8 @@ async def _send(sendings: list[Sending], phase: str, stack: Stack, progress: Pro
 
 def _scales_sentence(scales: tuple[float, float], speed: float | None) -> str:
     prompts, outputs = scales
-    told = f"lengths: prompts × {prompts:.3g}, outputs × {outputs:.3g}"
-    return told if speed is None else f"{told} (speed {speed:.2g} of what they are made for)"
+    told = f"lengths: of the trace's, prompts × {prompts:.3g} and outputs × {outputs:.3g}"
+    return told if speed is None else f"{told}, to fit this machine (speed {speed:.2g})"
 
 
 def _print_logs(stack: Stack, console: Console) -> None:
