@@ -47,8 +47,11 @@ class Inputs:
             TopicPartition(WORKER_EVENTS, cell),
             TopicPartition(REQUESTS, cell),
         ]
+        self._started = False
         self._raw: dict[Source, bytes] = {}
-        self._moved_s = time.monotonic()
+        self._raw_again: dict[tuple[str, int], Payloads[bytes]] = {}
+        # When each partition last gave a record, or was seen to have none.
+        self._moved_s = dict.fromkeys(self._partitions, time.monotonic())
 
     async def start(self, recorded: dict[tuple[str, int], int], cache_bytes: int) -> None:
         """Stand behind the last recorded offset of each partition."""
@@ -62,6 +65,7 @@ class Inputs:
             bytes_max=REPORT_CACHE_BYTES,
             parse=_parse_outputs,
         )
+        self._started = True
         await bus.bounded(self._consumer.start(), "accept a consumer")
         self._consumer.assign(self._partitions)
         starts = await bus.bounded(
@@ -74,9 +78,11 @@ class Inputs:
     async def stop(self) -> None:
         """Give the connections back."""
         await bus.stop_client(self._consumer)
-        if hasattr(self, "_requests"):
+        if self._started:
             await self._requests.close()
             await self._reports.close()
+        for payloads in self._raw_again.values():
+            await payloads.close()
 
     async def config_backlog(self) -> list[RawRecord]:
         """Return the next policies and profiles, or nothing when all that exist are read."""
@@ -99,16 +105,22 @@ class Inputs:
         """
         call = self._consumer.getmany(timeout_ms=wait_ms, max_records=records_max)
         got = await bus.bounded(call, "answer a fetch")
-        if got:
-            self._moved_s = time.monotonic()
-            return [record for part in self._partitions for record in got.get(part, ())]
-        if time.monotonic() - self._moved_s > QUIET_S_MAX:
-            await self._check_moving()
-        return []
+        now_s = time.monotonic()
+        self._moved_s.update(dict.fromkeys(got, now_s))
+        # Each by itself: heartbeats come all the time, and say nothing about the requests.
+        quiet = [part for part, moved_s in self._moved_s.items() if now_s - moved_s > QUIET_S_MAX]
+        if quiet:
+            await self._check_moving(quiet)
+        return [record for part in self._partitions for record in got.get(part, ())]
 
-    async def _check_moving(self) -> None:
+    async def _check_moving(self, partitions: list[TopicPartition]) -> None:
+        """Find out whether partitions that gave nothing have nothing.
+
+        Raises:
+            bus.BusError: the broker is silent, or one has records that do not come.
+        """
         ends = await bus.bounded(
-            self._consumer.end_offsets(self._partitions), "tell end offsets", seconds=5.0
+            self._consumer.end_offsets(partitions), "tell end offsets", seconds=5.0
         )
         for partition, end in ends.items():
             position = await bus.bounded(self._consumer.position(partition), "tell a position")
@@ -124,7 +136,7 @@ class Inputs:
                         f" offset {position}, before the end {end}"
                     )
                 self._consumer.seek(partition, position)
-        self._moved_s = time.monotonic()
+        self._moved_s.update(dict.fromkeys(partitions, time.monotonic()))
 
     async def ledger_end(self) -> int:
         """Return the end offset of the cell's ledger."""
@@ -168,10 +180,11 @@ class Inputs:
         return tail
 
     def _effect_id(self, record: RawRecord) -> tuple[int, int] | None:
-        headers = dict(record.headers)
-        if headers.get(messages.HEADER_CELL) != b"%d" % self._cell:
+        try:
+            found = messages.decision_id(dict(record.headers))
+        except ValueError:
             return None
-        return int(headers[messages.HEADER_SEQ]), int(headers[messages.HEADER_INDEX])
+        return found[1:] if found is not None and found[0] == self._cell else None
 
     # Payloads
 
@@ -214,13 +227,12 @@ class Inputs:
         kept = self._raw.get((topic, partition, offset))
         if kept is not None:
             return kept
-        source: Payloads[bytes] = Payloads(
-            self._bootstrap, topic, partition, bytes_max=0, parse=lambda value: value
-        )
-        try:
-            return await source.get(offset)
-        finally:
-            await source.close()
+        again = self._raw_again.get((topic, partition))
+        if again is None:
+            again = self._raw_again[topic, partition] = Payloads(
+                self._bootstrap, topic, partition, bytes_max=0, parse=lambda value: value
+            )
+        return await again.get(offset)
 
 
 def _parse_request(raw: bytes | None) -> InferenceRequest | None:

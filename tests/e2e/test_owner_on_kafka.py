@@ -19,6 +19,7 @@ from schemas.topics import CONFIG, LEDGER, REQUESTS, RESULTS, WORKER_EVENTS, wor
 from services import bus
 from services.embedded.broker import Broker
 from streams.counting import counter_of
+from streams.inputs import Inputs
 from streams.owner import RECORD_BYTES, Owner, SupersededError
 
 PROFILE = replace(SMOLLM2_135M, tokenizer="bytes", work_slots=2)
@@ -196,3 +197,26 @@ async def test_a_profile_with_more_slots_gives_its_work_topic_more_partitions(
         await ask(kafka_of_one_cell, "on-the-last", model=PROFILE.model)
         work = await read_once_there(kafka_of_one_cell, work_topic(PROFILE.model), 3)
     assert [one.id for one in map(decode, work) if isinstance(one, Work)] == ["on-the-last"]
+
+
+async def test_a_consumer_that_stands_still_on_one_partition_is_noticed_whatever_the_others_give(
+    kafka_of_one_cell: str,
+) -> None:
+    """After a broker's restart, a client may go on with some partitions only."""
+    inputs = Inputs(kafka_of_one_cell, 0)
+    await inputs.start({}, 1024)
+    inputs._consumer.pause(  # pyright: ignore[reportPrivateUsage] - it stands still so
+        TopicPartition(REQUESTS, 0)
+    )
+    await ask(kafka_of_one_cell, "unheard")
+
+    async def hear_of_workers() -> None:
+        until_s = time.monotonic() + WAIT_S_MAX
+        while time.monotonic() < until_s:
+            draining = f.ReplicaDraining(model="m", slot=0, incarnation="x")
+            await report(kafka_of_one_cell, draining)
+            await inputs.poll(200, 10)
+
+    with pytest.raises(bus.BusError, match=r"headway\.requests/0 stands still at offset 0"):
+        await hear_of_workers()
+    await inputs.stop()
