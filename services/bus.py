@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
-from aiokafka.errors import InvalidPartitionsError, KafkaError, TopicAlreadyExistsError
+from aiokafka.errors import (
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    KafkaError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+)
 from aiokafka.structs import ConsumerRecord
 
 from schemas.profile import Profile
@@ -30,12 +37,27 @@ REPLICAS_MAX = 3
 FETCH_WAIT_MS = 250
 FETCH_BYTES_MAX = 32 * 1024 * 1024
 
+# To ask again for a topic that was refused for one of these is of no use.
+_FINAL = {
+    error.errno
+    for error in (
+        InvalidTopicError,
+        InvalidPartitionsError,
+        InvalidConfigurationError,
+        PolicyViolationError,
+    )
+}
+
 Headers = list[tuple[str, bytes]]
 Record = ConsumerRecord[bytes, bytes]
 
 
 class BusError(RuntimeError):
     """The bus did not do what it must; the sentence says what to look at."""
+
+
+class RefusedError(BusError):
+    """The broker will never do what was asked for, however often it is asked."""
 
 
 async def bounded(call: Awaitable[T], what: str, seconds: float = CALL_S_MAX) -> T:
@@ -223,7 +245,8 @@ async def ensure_work_topic(bootstrap: str, profile: Profile) -> int:
     Slots that a profile takes away leave their partitions: a worker may still listen there.
 
     Raises:
-        BusError: the broker refused; the sentence names the topic.
+        RefusedError: the broker will never have this topic; the sentence says why.
+        BusError: the broker could not do it now.
     """
     described = next(topic for topic in TOPICS if topic.name.startswith(WORK_PREFIX))
     name, slots = work_topic(profile.model), profile.work_slots
@@ -247,7 +270,8 @@ async def _create(bootstrap: str, topics: dict[str, Topic], counts: dict[str, in
         refusals: list[tuple[str, int, str | None]] = getattr(response, "topic_errors")  # noqa: B009 - the client's type lacks it
         for name, code, message in refusals:
             if code not in (0, TopicAlreadyExistsError.errno):
-                raise BusError(f"Kafka refused to create the topic {name}: {message or code}")
+                failure = RefusedError if code in _FINAL else BusError
+                raise failure(f"Kafka refused to create the topic {name}: {message or code}")
 
 
 async def _grow(bootstrap: str, name: str, partitions: int) -> None:

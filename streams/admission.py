@@ -77,7 +77,7 @@ class Edge:
         arrived_us = min(arrived_us, at_us)
         asked = read_request(raw)
         if isinstance(asked, Unreadable):
-            return _unreadable(record, at_us, asked.reason), None
+            return unreadable(record, at_us, asked.reason), None
         if isinstance(asked, Cancel):
             fact: Fact = CancelAsked(
                 at_us=at_us,
@@ -149,10 +149,10 @@ class Edge:
         try:
             message = decode(record.value)
         except CodecError as error:
-            return _unreadable(record, at_us, str(error)), None
+            return unreadable(record, at_us, str(error)), None
         if _fact_bytes(record, message) > FACT_BYTES_MAX:
             reason = f"without texts it is longer than {FACT_BYTES_MAX} bytes"
-            return _unreadable(record, at_us, reason), None
+            return unreadable(record, at_us, reason), None
         if record.topic == CONFIG and isinstance(message, Policy):
             who = f"{record.topic} offset {record.offset}"
             return PolicyActivated(at_us=at_us, policy=message, who=who, why="published"), None
@@ -161,7 +161,7 @@ class Edge:
         if record.topic == WORKER_EVENTS and isinstance(message, messages.WorkerReport):
             return _report(record, message, at_us), message
         reason = f"a {message.kind} does not belong on {record.topic}"
-        return _unreadable(record, at_us, reason), None
+        return unreadable(record, at_us, reason), None
 
 
 def _report(record: Record, report: messages.WorkerReport, at_us: int) -> Fact:
@@ -170,7 +170,7 @@ def _report(record: Record, report: messages.WorkerReport, at_us: int) -> Fact:
         return replace(fact, at_us=at_us)
     if len(report.texts) != len(fact.items):
         reason = f"{len(fact.items)} items came with {len(report.texts)} texts"
-        return _unreadable(record, at_us, reason)
+        return unreadable(record, at_us, reason)
     return replace(fact, at_us=at_us, offset=record.offset)
 
 
@@ -182,7 +182,8 @@ def _fact_bytes(record: Record, message: BusMessage) -> int:
     return len(encode(replace(message, texts=())))
 
 
-def _unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:
+def unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:
+    """Return the fact that a record was of no use, and why."""
     return MessageUnreadable(
         at_us=at_us,
         topic=record.topic,

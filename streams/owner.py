@@ -35,7 +35,7 @@ from schemas.profile import Profile
 from schemas.topics import LEDGER, REQUESTS, WORK_PREFIX, work_topic
 from services import bus
 from services.scheduler.step import governing, next_due_us, step
-from streams.admission import CountTokens, Edge, Read
+from streams.admission import CountTokens, Edge, Read, unreadable
 from streams.effects import Effect, effects_of
 from streams.inputs import Inputs
 from streams.publisher import Publisher
@@ -227,10 +227,9 @@ class Owner:
             read = self._edge.read(record, at_us)
             if read is not None and self._is_new(read):
                 self._inputs.keep(read)
-                facts.append((read.fact, read.source))
                 if isinstance(read.fact, ProfileSet):
-                    await self._prepare_work_topic(read.fact.profile)
-                    self._edge.profiles[read.fact.profile.model] = read.fact.profile
+                    read.fact = await self._prepared(read.fact, record)
+                facts.append((read.fact, read.source))
         if not facts:
             due_us = next_due_us(self._state.policy, self._state)
             if due_us is None or due_us > at_us:
@@ -340,6 +339,18 @@ class Owner:
         if pointers:
             marks.append((HEADER_SNAPSHOTS, pointers.encode()))
         return marks
+
+    async def _prepared(self, fact: ProfileSet, record: bus.Record) -> Fact:
+        """Return the fact once its model can be served, or the one that it never can be.
+
+        Kafka refuses a topic whose name is too much like another's: a.b beside a_b.
+        """
+        try:
+            await self._prepare_work_topic(fact.profile)
+        except bus.RefusedError as error:
+            return unreadable(record, fact.at_us, str(error))
+        self._edge.profiles[fact.profile.model] = fact.profile
+        return fact
 
     async def _prepare_work_topic(self, profile: Profile) -> None:
         partitions = await bus.ensure_work_topic(self._bootstrap, profile)

@@ -1,0 +1,104 @@
+"""Records that no part of Headway would write, on every topic that a cell reads: it goes on."""
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+
+from aiokafka import AIOKafkaProducer
+
+from schemas.bus import DeadLetter
+from schemas.codec import decode, encode
+from schemas.edge import REQUEST_BYTES_MAX
+from schemas.topics import CONFIG, LEDGER, REQUESTS
+from services import bus
+from tests.e2e.deployment import Deployment
+
+
+async def _in_service(deployment: Deployment) -> None:
+    deployment.start_cell()
+    deployment.start_worker()
+    await deployment.wait_for_replicas()
+
+
+async def _write(
+    deployment: Deployment, topic: str, value: bytes, partition: int, key: bytes = b"k"
+) -> None:
+    async with bus.producing(deployment.bootstrap) as producer:
+        await producer.send_and_wait(topic, value, key=key, partition=partition)
+
+
+async def _dead_letter_reasons(deployment: Deployment, count: int) -> list[str]:
+    """Return the reasons of all dead letters, as soon as there are `count`."""
+    until_s = time.monotonic() + 20
+    while True:
+        letters = [decode(value) for value in await deployment.dead_letters()]
+        reasons = [letter.reason for letter in letters if isinstance(letter, DeadLetter)]
+        if len(reasons) >= count or time.monotonic() > until_s:
+            return reasons
+        await asyncio.sleep(0.2)
+
+
+async def test_a_foreign_record_on_the_ledger_costs_a_cell_a_pause_and_nothing_else(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment)
+    ids = await deployment.send([deployment.request("before")])
+    await deployment.outcomes(ids)
+    await _write(deployment, LEDGER, b"garbage", deployment.cell_number)
+    ids += await deployment.send([deployment.request("after")])
+    await deployment.outcomes(ids)
+    deployment.kill("cell")
+    deployment.start_cell()
+    ids += await deployment.send([deployment.request("recovered")])
+    await deployment.outcomes(ids)
+    await deployment.check_record(ids)
+
+
+async def test_a_request_that_only_compression_made_small_enough_is_rejected(
+    deployment: Deployment,
+) -> None:
+    profile = replace(deployment.profile, version=2, bytes_per_token=10_000)
+    await _write(deployment, CONFIG, encode(profile), 0, f"profile/{profile.model}".encode())
+    await _in_service(deployment)
+    producer = AIOKafkaProducer(
+        bootstrap_servers=deployment.bootstrap,
+        compression_type="gzip",
+        max_request_size=8 * REQUEST_BYTES_MAX,
+    )
+    await producer.start()
+    body = deployment.request("huge", prompt="x" * 5 * REQUEST_BYTES_MAX)
+    await producer.send_and_wait(
+        REQUESTS, json.dumps(body).encode(), partition=deployment.cell_number
+    )
+    await producer.stop()
+    largest = deployment.request("largest", prompt="")
+    room = REQUEST_BYTES_MAX - len(json.dumps(largest))
+    ids = await deployment.send([largest | {"prompt": "x" * room}])
+    outcomes = await deployment.outcomes(["huge", *ids])
+    assert (outcomes["huge"].outcome, outcomes["huge"].reason) == ("rejected", "bad-field")
+    assert "bytes long" in outcomes["huge"].detail
+    assert outcomes["largest"].outcome == "completed"
+    await deployment.check_record(["huge", *ids])
+
+
+async def test_a_profile_whose_topic_kafka_refuses_is_a_dead_letter_for_each_cell(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment)
+    for number, name in enumerate(("a.b", "a_b")):
+        profile = replace(deployment.profile, model=name)
+        await _write(deployment, CONFIG, encode(profile), 0, b"profile/%d" % number)
+    ids = await deployment.send(
+        [deployment.request("known"), deployment.request("refused", model="a_b")]
+    )
+    outcomes = await deployment.outcomes(ids)
+    assert outcomes["known"].outcome == "completed"
+    assert (outcomes["refused"].outcome, outcomes["refused"].reason) == (
+        "rejected",
+        "unknown-model",
+    )
+    reasons = await _dead_letter_reasons(deployment, 2)
+    assert len(reasons) == 2
+    assert all("headway.work.a_b" in reason and "collides" in reason for reason in reasons)
+    assert await deployment.mismatches() == []
