@@ -17,9 +17,9 @@ from services.cli._demo_traffic import (
 from services.cli._stack import WorkerPlan
 from services.lab.arrivals import AZURE_CODE_PER_S, Arrival, scaled, typical_window
 from services.lab.traces import read_trace
+from services.worker.engine import BLOCK_TOKENS
 
 MS_PER_S = 1000.0
-BLOCK_TOKENS = 16
 TORCH_WORKERS = 1
 TORCH_BATCH = 16
 # The KV pool holds about so many requests, fewer than the batch could: so KV is what decides.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from schemas.bus import Result
 from schemas.codec import CodecError, decode_line, split_record
+from schemas.requests import InferenceRequest
 from schemas.topics import LEDGER
 from services import bus
 from services.cli._demo_traffic import Sending
@@ -30,14 +31,11 @@ class Watch:
     Attributes:
         total: requests to send. sent: so far. results: the outcomes, in the order they came.
         troubles: why a request could not be sent or cancelled.
-        pieces: of streamed output that were followed.
     """
 
     total: int
     occupancy: Occupancy = field(default_factory=Occupancy)
     sent: int = 0
-    output_tokens: int = 0
-    pieces: int = 0
     results: dict[str, Result] = field(default_factory=dict[str, Result])
     troubles: list[str] = field(default_factory=list[str])
     began_s: float = 0.0
@@ -112,7 +110,7 @@ async def _one(client: Client, sending: Sending, watch: Watch) -> None:
         watch.sent += 1
         if sending.cancel_after_s is not None:
             cancelling = asyncio.create_task(_cancel(client, sending, watch))
-        result = await (_follow(client, sending, watch) if request.stream else client.run(request))
+        result = await (_follow(client, request) if request.stream else client.run(request))
     except bus.BusError as error:
         watch.troubles.append(f"{request.id} could not be sent: {error}")
         return
@@ -120,14 +118,12 @@ async def _one(client: Client, sending: Sending, watch: Watch) -> None:
         if cancelling is not None and not cancelling.done():
             cancelling.cancel()
     watch.results[request.id] = result
-    watch.output_tokens += 0 if result.usage is None else result.usage.output_tokens
 
 
-async def _follow(client: Client, sending: Sending, watch: Watch) -> Result:
-    async for piece in client.follow(sending.request):
+async def _follow(client: Client, request: InferenceRequest) -> Result:
+    async for piece in client.follow(request):
         if isinstance(piece, Result):
             return piece
-        watch.pieces += 1
     raise AssertionError("a followed request ends with its outcome")
 
 

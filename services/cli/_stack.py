@@ -69,7 +69,6 @@ class Stack:
     cells: int = CELLS_DEFAULT
     with_recorder: bool = True
     with_signals: bool = True
-    broker: Broker | None = field(default=None, init=False)
     kafka: str = field(default="", init=False)
     clickhouse: str | None = field(default=None, init=False)
     supervisor: Supervisor = field(init=False)
@@ -138,7 +137,6 @@ class Stack:
         await asyncio.to_thread(broker.wait_until_serving)
         if broker.notice:
             self.tell(broker.notice)
-        self.broker = broker
         self.kafka = broker.bootstrap
         self.tell(f"Kafka serves at {self.kafka}")
 

@@ -15,11 +15,11 @@ from rich.text import Text
 from schemas.bus import Result, TokenPiece
 from schemas.codec import explain
 from schemas.policy import TIERS, Policy
+from schemas.profile import SMOLLM2_135M
 from schemas.requests import InferenceRequest
 from services.cli import _endpoints, _output
 from services.gateway.client import Client
 
-MODEL = "smollm2-135m"
 WAIT_S = 300.0
 
 
@@ -35,7 +35,9 @@ WAIT_S = 300.0
     metavar="FILE.json",
     help='A chat: a JSON list of {"role": …, "content": …}.',
 )
-@click.option("--model", default=MODEL, show_default=True, help="The model that shall answer.")
+@click.option(
+    "--model", default=SMOLLM2_135M.model, show_default=True, help="The model that shall answer."
+)
 @click.option("--tier", type=click.Choice(TIERS), help="Urgency; the policy's default if left out.")
 @click.option("--tenant", help="Who is charged; the policy's default if left out.")
 @click.option("--deadline-ms", type=int, help="It expires if it has not started by then.")

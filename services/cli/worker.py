@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import click
 
+from schemas.profile import SMOLLM2_135M, kv_bytes_per_token
 from services import settings
 from services.bus import BusError
 from services.cli._process import broker_of, log_to_stderr, run_until_stopped
@@ -14,7 +15,6 @@ from services.worker.plan import Bounds
 from services.worker.service import TurnedAwayError, WorkerService
 
 EXIT_TURNED_AWAY = 3
-SMOLLM2_F32_KV_BYTES = 2 * 30 * 3 * 64 * 4
 
 
 @click.command(
@@ -69,7 +69,7 @@ SMOLLM2_F32_KV_BYTES = 2 * 30 * 3 * 64 * 4
 @click.option(
     "--kv-bytes-per-token",
     type=click.IntRange(min=1),
-    default=SMOLLM2_F32_KV_BYTES,
+    default=kv_bytes_per_token(SMOLLM2_135M),
     show_default=True,
     help="Of the model that is simulated.",
 )
