@@ -87,9 +87,11 @@ def _asked(state: State, fact: Asking) -> None:
 def _replica_starting(state: State, fact: f.ReplicaStarting) -> None:
     time_passed(state, fact.at_us)
     model = state.models.get(fact.model)
-    if model is not None:
-        model.starting[fact.slot] = fact.incarnation
-        state.touched[fact.model] = None
+    if model is None or hear(state, fact):
+        # One that is ready already says again that it began: its report came twice.
+        return
+    model.starting[fact.slot] = fact.incarnation
+    state.touched[fact.model] = None
 
 
 def _replica_ready(state: State, fact: f.ReplicaReady) -> None:

@@ -245,3 +245,14 @@ def test_a_start_that_is_stopped_is_no_cold_start_any_more() -> None:
 
 def test_a_start_of_an_unknown_model_changes_nothing() -> None:
     given(profile=None).when(starting()).then_nothing()
+
+
+def test_a_start_that_is_reported_twice_leaves_no_cold_start_behind_once_the_replica_is_lost() -> (
+    None
+):
+    # A worker whose acknowledgement was lost says again what it said, in the same order.
+    story = given(starting(), ready(), starting(), ready())
+    story.when(tick(1000), tick(2000), tick(3000)).then(a(d.ReplicaLost, why="silent"))
+    story.when(arrived("a", at=3001)).then(
+        a(d.RequestQueued), a(d.QueueBlocked, cause="no-replica")
+    )
