@@ -149,7 +149,7 @@ def _store_batches(client: Any, cell: int) -> Iterator[list[bytes]]:
         ).result_rows
         if not rows:
             return
-        yield [_as_bytes(row[2]) for row in rows]
+        yield [as_bytes(row[2]) for row in rows]
         offset, line = rows[-1][0], rows[-1][1] + 1
 
 
@@ -220,7 +220,8 @@ def _of_cell(only: int | None) -> str:
     return "" if only is None else f" of cell {only}"
 
 
-def _as_bytes(value: Any) -> bytes:
+def as_bytes(value: Any) -> bytes:
+    """Return a ledger line as the store gave it: its client gives text where it can."""
     return value if isinstance(value, bytes) else str(value).encode()
 
 

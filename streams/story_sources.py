@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from schemas.codec import CodecError, decode_line
 from schemas.ledger import Entry
-from streams.replay_sources import cells_of, records_of
+from streams.replay_sources import as_bytes, cells_of, records_of
 from streams.story import Story, tell
 
 _TEXT = TypeAdapter(str)
@@ -113,7 +113,7 @@ def story_from_store(client: Any, request_id: str) -> Story | None:
     for cell, first, last in named:
         bounds = {"needle": needle, "cell": cell, "first": first, "last": last}
         rows = client.query(_STORE_LINES, parameters=bounds).result_rows
-        entries.extend(_decoded([_as_bytes(row[0]) for row in rows]))
+        entries.extend(_decoded([as_bytes(row[0]) for row in rows]))
     return tell(request_id, entries)
 
 
@@ -147,7 +147,3 @@ def _decoded(lines: list[bytes]) -> list[Entry]:
             # A line that only looks like one of ours; `replay --verify` is what judges a ledger.
             continue
     return entries
-
-
-def _as_bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode()
