@@ -11,8 +11,9 @@ from services import settings
 from services.bus import BusError
 from services.cli._process import broker_of, log_to_stderr, run_until_stopped
 from services.worker.engine import Engine
+from services.worker.outbox import UnwritableError
 from services.worker.plan import Bounds
-from services.worker.service import TurnedAwayError, WorkerService
+from services.worker.service import LoadError, TurnedAwayError, WorkerService
 
 EXIT_TURNED_AWAY = 3
 
@@ -95,7 +96,7 @@ def command(*, model: str, slot: int, **options: object) -> None:
     except TurnedAwayError as error:
         click.echo(str(error), err=True)
         sys.exit(EXIT_TURNED_AWAY)
-    except BusError as error:
+    except (BusError, LoadError, UnwritableError) as error:
         raise click.ClickException(str(error)) from error
 
 

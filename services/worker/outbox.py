@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from services import bus
 
@@ -29,6 +29,10 @@ class Outgoing:
     partition: int
     key: bytes
     value: bytes
+
+
+class UnwritableError(RuntimeError):
+    """The bus will never take a report; the work that it speaks of is another life's to do."""
 
 
 class Outbox:
@@ -61,7 +65,11 @@ class Outbox:
         return True
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write until cancelled.
+
+        Raises:
+            UnwritableError: a record is larger than the bus takes.
+        """
         wait_s = RETRY_S_MIN
         while True:
             producer = bus.new_producer(self._bootstrap)
@@ -71,6 +79,11 @@ class Outbox:
                     await self._write_some(producer)
                     wait_s = RETRY_S_MIN
             except (bus.BusError, KafkaError) as error:
+                if isinstance(error.__cause__, MessageSizeTooLargeError):
+                    # To try again would hold up every report behind it, for ever.
+                    raise UnwritableError(
+                        f"a report is too large for the bus, so this worker ends: {error}"
+                    ) from error
                 log.warning("%d records wait for the bus: %s", len(self._waiting), error)
             finally:
                 await bus.stop_client(producer)

@@ -1,12 +1,12 @@
 """What one iteration of an engine becomes on the bus: facts for the cell, tokens for clients. Pure.
 
 One report speaks of all the requests of an iteration, so the ledger holds an entry per iteration
-and kind, not per request.
+and kind, not per request; several where one would be longer than an entry or a record may be.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from schemas.bus import TokenPiece, Tokens, WorkerReport
 from schemas.codec import digest
@@ -26,6 +26,13 @@ from schemas.facts import (
     WorkTokens,
 )
 from services.worker.engine import EngineInfo, Finished, Left, Progress, StepResult, WorkKey
+
+# What one report holds at most: its fact goes into a ledger entry, its texts into one record, and a
+# character takes up to four bytes there.
+ITEMS_MAX = 256
+TEXT_CHARS_MAX = 1024 * 1024
+
+T = TypeVar("T")
 
 
 class Who(TypedDict):
@@ -90,24 +97,38 @@ def reports_of(life: Life, result: StepResult) -> list[WorkerReport]:
     """Return the facts of one iteration, in the order in which they happened."""
     who = life.who()
     reports: list[WorkerReport] = []
-    if result.started:
-        refs = tuple(WorkRef(id=s.key.id, attempt=s.key.attempt) for s in result.started)
+    for started in _shares(result.started, lambda _: 0):
+        refs = tuple(WorkRef(id=s.key.id, attempt=s.key.attempt) for s in started)
         reports.append(WorkerReport(fact=WorkStarted(**who, items=refs)))
-    if result.left:
-        departures = tuple(_departure(left) for left in result.left)
-        texts = tuple(left.text for left in result.left)
+    for gone in _shares(result.left, lambda one: len(one.text)):
+        departures = tuple(_departure(left) for left in gone)
+        texts = tuple(left.text for left in gone)
         reports.append(WorkerReport(fact=WorkLeft(**who, items=departures), texts=texts))
-    if result.failed:
+    for failed in _shares(result.failed, lambda _: 0):
         faults = tuple(
             WorkFault(id=f.key.id, attempt=f.key.attempt, reason=f.reason, retryable=f.retryable)
-            for f in result.failed
+            for f in failed
         )
         reports.append(WorkerReport(fact=WorkFailed(**who, items=faults)))
-    if result.finished:
-        done = tuple(_done(finished) for finished in result.finished)
-        texts = tuple(finished.text for finished in result.finished)
+    for ended in _shares(result.finished, lambda one: len(one.text)):
+        done = tuple(_done(finished) for finished in ended)
+        texts = tuple(finished.text for finished in ended)
         reports.append(WorkerReport(fact=WorkFinished(**who, items=done), texts=texts))
     return reports
+
+
+def _shares(items: Sequence[T], chars: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield the items in order, in shares that a report can carry; `chars` measures a text."""
+    share: list[T] = []
+    share_chars = 0
+    for item in items:
+        if share and (len(share) == ITEMS_MAX or share_chars + chars(item) > TEXT_CHARS_MAX):
+            yield share
+            share, share_chars = [], 0
+        share.append(item)
+        share_chars += chars(item)
+    if share:
+        yield share
 
 
 def tokens_of(life: Life, result: StepResult, streamed: set[WorkKey]) -> Tokens | None:

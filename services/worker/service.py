@@ -41,6 +41,10 @@ class TurnedAwayError(RuntimeError):
     """The cell told this worker to stop: another life holds its slot, or there is no such slot."""
 
 
+class LoadError(RuntimeError):
+    """The engine cannot be made as it was asked for; the sentence says why."""
+
+
 @dataclass(slots=True)
 class Tally:
     """What the worker has done, for heartbeats and people."""
@@ -90,6 +94,8 @@ class WorkerService:
 
         Raises:
             TurnedAwayError: the cell has no place for this replica.
+            LoadError: the engine cannot be made.
+            UnwritableError: a report is too large for the bus.
             bus.BusError: the topics are not there.
         """
         cells = await bus.partition_count(self._bootstrap, WORKER_EVENTS)
@@ -103,7 +109,7 @@ class WorkerService:
             self._report(WorkerReport(fact=ReplicaStarting(**self._life.who())))
             loop = asyncio.get_running_loop()
             engine = await loop.run_in_executor(self._thread, self._load_warm)
-            await self._serve(engine)
+            await self._serve(engine, writing)
             why = "drained" if not self._running else "stopped with work in hand"
             self._report(WorkerReport(fact=ReplicaStopped(**self._life.who(), reason=why)))
             await self._outbox.flushed(bus.STOP_S_MAX)
@@ -113,17 +119,21 @@ class WorkerService:
             await asyncio.gather(writing, return_exceptions=True)
 
     def _load_warm(self) -> Engine:
-        engine = self._load()
-        engine.warm_up()
+        try:
+            engine = self._load()
+            engine.warm_up()
+        except ValueError as error:
+            raise LoadError(f"{self._name()} cannot load its model: {error}") from error
         return engine
 
-    async def _serve(self, engine: Engine) -> None:
+    async def _serve(self, engine: Engine, writing: "asyncio.Task[None]") -> None:
         reading = asyncio.create_task(self._read_work(engine))
         beating = asyncio.create_task(self._beat())
         stepping = asyncio.create_task(self._step(engine))
         tasks = {reading, beating, stepping}
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # A worker that could not report any more would be mute, and work on for nobody.
+            done, _ = await asyncio.wait({*tasks, writing}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
@@ -136,9 +146,10 @@ class WorkerService:
     async def _read_work(self, engine: Engine) -> None:
         """Read the slot, from its end at the beginning of each life; begin again after faults."""
         first = True
+        told = ""
         while True:
             try:
-                partition = TopicPartition(work_topic(self._model), self._slot)
+                partition = await self._slot_partition()
                 async with bus.consuming(self._bootstrap, [partition]) as consumer:
                     if first:
                         await self._begin_life(consumer, partition, engine)
@@ -147,8 +158,26 @@ class WorkerService:
                         consumer.seek(partition, self._next_offset)
                     await self._read_on(consumer, partition, engine)
             except (bus.BusError, KafkaError) as error:
-                log.warning("%s reads its work again: %s", self._name(), error)
+                if str(error) != told:
+                    log.warning("%s reads its work again: %s", self._name(), error)
+                    told = str(error)
                 await asyncio.sleep(REJOIN_S)
+
+    async def _slot_partition(self) -> TopicPartition:
+        """Return where the slot's work lies.
+
+        Raises:
+            bus.BusError: no profile of the model, or none with that many slots, is known here yet.
+        """
+        topic = work_topic(self._model)
+        slots = await bus.partition_count(self._bootstrap, topic)
+        if self._slot < slots:
+            return TopicPartition(topic, self._slot)
+        have = f"it has {slots} slots, from 0 on" if slots else "it has none"
+        raise bus.BusError(
+            f"{topic} has no slot {self._slot} ({have}); a profile of {self._model} on"
+            " headway.config says how many there are"
+        )
 
     async def _begin_life(
         self, consumer: AIOKafkaConsumer, partition: TopicPartition, engine: Engine

@@ -102,3 +102,25 @@ async def test_a_profile_whose_topic_kafka_refuses_is_a_dead_letter_for_each_cel
     assert len(reasons) == 2
     assert all("headway.work.a_b" in reason and "collides" in reason for reason in reasons)
     assert await deployment.mismatches() == []
+
+
+async def test_a_worker_that_cannot_serve_says_so_in_a_sentence(deployment: Deployment) -> None:
+    deployment.start_cell()
+    model = ("worker", "--engine", "simulated", "--model")
+    deployment.spawn("nobody", *model, "nobody", "--slot", "0")
+    deployment.spawn("beyond", *model, deployment.profile.model, "--slot", "900")
+    tiny = deployment.spawn(
+        "tiny", *model, deployment.profile.model, "--slot", "1", "--kv-pool-bytes", "5"
+    )
+    assert await asyncio.to_thread(tiny.wait, 20) == 1
+    assert "Error: worker smollm2-135m/1 cannot load its model: A KV pool of" in tiny.last_line()
+    until_s = time.monotonic() + 20
+    while "slot" not in _said(deployment, "nobody") or "slot" not in _said(deployment, "beyond"):
+        assert time.monotonic() < until_s, deployment.log_tails()
+        await asyncio.sleep(0.2)
+    assert "headway.work.nobody has no slot 0 (it has none)" in _said(deployment, "nobody")
+    assert "no slot 900 (it has 8 slots, from 0 on)" in _said(deployment, "beyond")
+
+
+def _said(deployment: Deployment, name: str) -> str:
+    return "".join(deployment.children[name].last_lines(4))
