@@ -123,7 +123,7 @@ async def test_a_request_on_the_wrong_partition_is_routed_once_and_answered(
 
 
 def _bad_inputs() -> list[dict[str, Any]]:
-    path = Path(__file__).with_name("bad_inputs.jsonl")
+    path = Path(__file__).parents[1] / "cases" / "bad_inputs.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

@@ -27,15 +27,16 @@ from services.lab.traces import read_trace
 
 SEEDS = 20
 NAME = "azure2023_code.csv.gz"
-BESIDE = Path(__file__).parents[3] / "shared" / "data" / "traces"
+# The directory of Azure's traces, of which no data is kept here.
+TRACES = "HEADWAY_TRACES"
 
 
 @pytest.fixture(scope="module")
 def trace() -> list[Arrival]:
-    path = Path(os.environ.get("HEADWAY_TRACES", BESIDE)) / NAME
-    if not path.exists():
-        pytest.skip(f"{path} is not there: name the traces' directory with HEADWAY_TRACES")
-    return read_trace(path)
+    directory = os.environ.get(TRACES)
+    if directory is None:
+        pytest.skip(f"name the directory of {NAME} in {TRACES} to hold the fit against the trace")
+    return read_trace(Path(directory) / NAME)
 
 
 @pytest.fixture(scope="module")
