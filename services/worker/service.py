@@ -220,19 +220,29 @@ class WorkerService:
             raise bus.BusError(f"the consumer stands at offset {position} of {ends[partition]}")
 
     def _command(self, record: bus.Record) -> Command | None:
-        """Return the record's command, unless it is seen, unreadable, or for another life."""
+        """Return the record's command, unless it is seen, unreadable, or for another life.
+
+        Only what is for this life counts as seen: of a record for another, the headers say nothing.
+        A notice ends a life, so a second one is for another; and it must get through to a worker
+        that outlived its ledger, on the new one of which every seq is below what it has seen.
+        """
         headers = dict(record.headers)
         try:
-            seen = (int(headers[messages.HEADER_SEQ]), int(headers[messages.HEADER_INDEX]))
             message = decode(record.value)
-        except (KeyError, ValueError, CodecError) as error:
+            seen = (
+                messages.header_number(headers, messages.HEADER_SEQ),
+                messages.header_number(headers, messages.HEADER_INDEX),
+            )
+        except (CodecError, ValueError) as error:
             log.warning("%s skips offset %d: %s", self._name(), record.offset, error)
             return None
+        if not isinstance(message, Command) or message.incarnation != self._life.incarnation:
+            return None
+        if isinstance(message, messages.WorkerNotice):
+            return message
         if seen <= self._seen:
             return None
         self._seen = seen
-        if not isinstance(message, Command) or message.incarnation != self._life.incarnation:
-            return None
         return message
 
     async def _rejoin(self, why: str) -> None:
@@ -240,6 +250,7 @@ class WorkerService:
         log.warning("%s begins a new life: %s", self._name(), why)
         await asyncio.sleep(REJOIN_S)
         self._announced = False
+        self._seen = (-1, -1)
         old = self._life
         self._life = Life(old.model, old.slot, secrets.token_hex(8))
         self._inbox = [

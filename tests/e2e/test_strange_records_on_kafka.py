@@ -4,13 +4,14 @@ import asyncio
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
-from schemas.bus import DeadLetter
+from schemas.bus import HEADER_INDEX, HEADER_SEQ, DeadLetter, WorkLeave
 from schemas.codec import decode, encode
 from schemas.edge import REQUEST_BYTES_MAX
-from schemas.topics import CONFIG, LEDGER, REQUESTS
+from schemas.topics import CONFIG, LEDGER, REQUESTS, work_topic
 from services import bus
 from tests.e2e.deployment import Deployment
 
@@ -102,6 +103,27 @@ async def test_a_profile_whose_topic_kafka_refuses_is_a_dead_letter_for_each_cel
     assert len(reasons) == 2
     assert all("headway.work.a_b" in reason and "collides" in reason for reason in reasons)
     assert await deployment.mismatches() == []
+
+
+async def test_strange_records_for_a_worker_neither_end_nor_deafen_it(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment)
+    other = WorkLeave(id="a", attempt=1, incarnation="another life", cause="cancelled")
+    far = [(HEADER_SEQ, b"9" * 15), (HEADER_INDEX, b"0")]
+    topic = work_topic(deployment.profile.model)
+    strange: list[tuple[bytes, list[tuple[str, Any]]]] = [
+        (b"garbage", far),
+        (encode(other), [(HEADER_SEQ, None), (HEADER_INDEX, None)]),
+        (encode(other), []),
+        (encode(other), far),
+    ]
+    async with bus.producing(deployment.bootstrap) as producer:
+        for value, headers in strange:
+            await producer.send_and_wait(topic, value, partition=0, headers=headers)
+    ids = await deployment.send([deployment.request("after")])
+    outcomes = await deployment.outcomes(ids, 20)
+    assert (outcomes["after"].outcome, outcomes["after"].attempts) == ("completed", 1)
 
 
 async def test_a_worker_that_cannot_serve_says_so_in_a_sentence(deployment: Deployment) -> None:
