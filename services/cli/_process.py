@@ -37,6 +37,18 @@ def log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
+def settings_of_part(state_dir: str | None = None) -> settings.Settings:
+    """Return the settings of a part of a deployment.
+
+    Raises:
+        click.ClickException: a variable holds something that cannot be used.
+    """
+    try:
+        return settings.load(state_dir)
+    except settings.SettingsError as error:
+        raise click.ClickException(str(error)) from error
+
+
 def broker_of(chosen: settings.Settings) -> str:
     """Return the broker that a part of a deployment is given.
 

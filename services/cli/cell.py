@@ -6,8 +6,12 @@ import sys
 import click
 
 from schemas.topics import CELLS_DEFAULT
-from services import settings
-from services.cli._process import broker_of, log_to_stderr, run_until_stopped
+from services.cli._process import (
+    broker_of,
+    log_to_stderr,
+    run_until_stopped,
+    settings_of_part,
+)
 from streams.cells import Cells
 from streams.counting import counter_of
 
@@ -35,5 +39,5 @@ def command(*, cells: int) -> None:
     log_to_stderr()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)
-    process = Cells(broker_of(settings.load()), counter_of)
+    process = Cells(broker_of(settings_of_part()), counter_of)
     run_until_stopped(process.run(cells), process.stop)

@@ -2,8 +2,12 @@
 
 import click
 
-from services import settings
-from services.cli._process import broker_of, log_to_stderr, run_until_stopped
+from services.cli._process import (
+    broker_of,
+    log_to_stderr,
+    run_until_stopped,
+    settings_of_part,
+)
 from services.recorder.chdb_server import PortTakenError
 from services.recorder.engine import EngineInUseError
 from services.recorder.migrate import MigrationError
@@ -28,7 +32,7 @@ def command(*, port: int, state_dir: str | None) -> None:
     that HEADWAY_CLICKHOUSE names, or else in one in this process, which answers on 127.0.0.1.
     """
     log_to_stderr()
-    chosen = settings.load(state_dir)
+    chosen = settings_of_part(state_dir)
     broker_of(chosen)
     recorder = Recorder(chosen, port=port, ready=_say_ready)
     try:

@@ -7,9 +7,13 @@ from dataclasses import replace
 import click
 
 from schemas.profile import SMOLLM2_135M, kv_bytes_per_token
-from services import settings
 from services.bus import BusError
-from services.cli._process import broker_of, log_to_stderr, run_until_stopped
+from services.cli._process import (
+    broker_of,
+    log_to_stderr,
+    run_until_stopped,
+    settings_of_part,
+)
 from services.worker.engine import Engine
 from services.worker.outbox import UnwritableError
 from services.worker.plan import Bounds
@@ -90,7 +94,7 @@ def command(*, model: str, slot: int, **options: object) -> None:
     """
     log_to_stderr()
     load = _loader(model, options)
-    service = WorkerService(broker_of(settings.load()), model, slot, load)
+    service = WorkerService(broker_of(settings_of_part()), model, slot, load)
     try:
         run_until_stopped(service.run(), service.stop)
     except TurnedAwayError as error:

@@ -179,3 +179,11 @@ def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
     got = call("replay", "--file", str(path))
     assert got.exit_code == 1
     assert "line 1 of" in got.output
+
+
+@pytest.mark.parametrize("name", ["cell", "worker", "recorder", "signals"])
+def test_a_part_says_which_setting_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_KAFKA", "nonsense")
+    got = call(name, *(("--model", "m", "--slot", "0") if name == "worker" else ()))
+    assert got.exit_code == 1
+    assert "HEADWAY_KAFKA holds 'nonsense'" in got.output
