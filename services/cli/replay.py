@@ -205,6 +205,8 @@ def _tell_cell(one: Replayed) -> None:
     if one.began is not None:
         click.echo(one.began)
     void = f", {report.void_entries} void" if report.void_entries else ""
+    if report.foreign_records:
+        void += f", {report.foreign_records} records of no owner passed over"
     policies = ", ".join(f"version {version} ({digest})" for version, digest in report.policies)
     click.echo(
         f"cell {report.cell}: seq {report.first_seq} to {report.next_seq - 1}{void}; policy"
