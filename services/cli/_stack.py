@@ -30,6 +30,9 @@ from services.settings import CLICKHOUSE, KAFKA, STATE, Settings
 
 READY_S_MAX = 180.0
 POLL_S = 0.2
+# What only reads the ledger gives way to what serves requests, on processors that they share.
+PATIENT = ("recorder", "signals")
+NICE = ("nice", "-n", "10")
 # Starts of a part, while waiting for it, after which it will not come up.
 RESTARTS_MAX = 3
 # OpenMP's threads spin while they wait for each other, for as long as they are let. On a machine
@@ -155,6 +158,8 @@ class Stack:
         if self.clickhouse is not None and name != "recorder":
             environ[CLICKHOUSE] = self.clickhouse
         argv = [sys.executable, "-m", "services.cli", *arguments]
+        if name in PATIENT:
+            argv = [*NICE, *argv]
         self.supervisor.start(name, argv, self.logs / f"{name}.log", environ)
 
     async def _publish_profiles(self) -> None:

@@ -15,6 +15,7 @@ class RecorderLimits:
         batch_bytes: bytes of records after which a batch is inserted.
         batch_ms: how long a batch is gathered before it is inserted, full or not.
         fetch_bytes: of one partition in one fetch; what is read ahead is about this much for each.
+        gather_bytes: that the broker gathers before it answers a fetch, or 250 ms.
         retry_ms_first, retry_ms_max: pause after a failure; it doubles from one to the other.
         stall_s: silence after which the broker is asked whether there is more, and if so the
             consumer is made anew.
@@ -31,6 +32,7 @@ class RecorderLimits:
     batch_bytes: int = 8 * MIB
     batch_ms: int = 500
     fetch_bytes: int = MIB
+    gather_bytes: int = 256 * 1024
     retry_ms_first: int = 100
     retry_ms_max: int = 5_000
     stall_s: float = 5.0

@@ -110,7 +110,10 @@ class Reading:
             raise bus.BusError(f"there is no topic {missing[0]} yet: a cell creates the topics")
         await self.sink.resume(self._counts)
         consumer = bus.new_consumer(
-            self._bootstrap, group=GROUP, fetch_bytes=self._limits.fetch_bytes
+            self._bootstrap,
+            group=GROUP,
+            fetch_bytes=self._limits.fetch_bytes,
+            gather_bytes=self._limits.gather_bytes,
         )
         producer = bus.new_producer(self._bootstrap)
         try:
