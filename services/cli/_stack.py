@@ -32,7 +32,7 @@ READY_S_MAX = 180.0
 POLL_S = 0.2
 # What only reads the ledger gives way to what serves requests, on processors that they share.
 PATIENT = ("recorder", "signals")
-NICE = ("nice", "-n", "10")
+NICE = ("nice", "-n", "5")
 # Starts of a part, while waiting for it, after which it will not come up.
 RESTARTS_MAX = 3
 # OpenMP's threads spin while they wait for each other, for as long as they are let. On a machine

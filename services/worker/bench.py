@@ -65,7 +65,7 @@ def worker_figures(*, quick: bool = False) -> list[Figure]:
 
 
 def _config(dtype: DtypeName, batch: int) -> SmolLM2Config:
-    return SmolLM2Config(_POOL_BYTES, Bounds(batch, prefill_tokens=64), dtype=dtype)
+    return SmolLM2Config(_POOL_BYTES, Bounds(batch, prefill_tokens=256), dtype=dtype)
 
 
 def _prompt(tokens: int, number: int = 0) -> str:
