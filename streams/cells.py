@@ -149,16 +149,9 @@ class Cells(ConsumerRebalanceListener):
         wait_s = RETRY_S_MIN
         while (held := self._held.get(cell)) is not None and not held.stopping:
             began_s = time.monotonic()
-            owner = Owner(
-                self._bootstrap,
-                cell=cell,
-                cells=self._cells,
-                name=self._name,
-                counter_of=self._counter_of,
-            )
-            held.owner = owner
             try:
-                await owner.run()
+                held.owner = self._new_owner(cell)
+                await held.owner.run()
             except SupersededError as error:
                 log.warning("%s", error)
                 held.owner = None
@@ -176,6 +169,15 @@ class Cells(ConsumerRebalanceListener):
             wait_s = _next_wait_s(wait_s, began_s)
             if not held.stopping:
                 await asyncio.sleep(wait_s)
+
+    def _new_owner(self, cell: int) -> Owner:
+        return Owner(
+            self._bootstrap,
+            cell=cell,
+            cells=self._cells,
+            name=self._name,
+            counter_of=self._counter_of,
+        )
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -7,7 +7,7 @@ that the library `gguf` takes; every other type goes through that library.
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from services.worker.gguf_file import GgufError, GgufHeader, TensorPlace, read_header
-
-_BLOCK: Final = 32
-"""Weights per block in Q4_1 and Q8_0."""
 
 
 @dataclass(frozen=True, slots=True)
