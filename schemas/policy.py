@@ -1,7 +1,8 @@
 """Every tunable number of the request level and of the owner shell, as one versioned value. Pure.
 
 Nothing tunable is a literal in code: a module that needs such a number takes a Policy. The digest
-names the values, so two policies with the same digest decide alike.
+names the values, so two policies with the same digest decide alike. A key that may differ by model,
+tier or tenant is read through schemas/policy_scope, never straight from the policy.
 """
 
 import hashlib
@@ -10,60 +11,197 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from schemas.message import message
+from schemas.tunable import PER_MODEL, PER_TENANT, PER_TIER, tunable
 
 Tier = Literal["realtime", "critical", "normal", "batch"]
 # Highest first; the index is the rank.
 TIERS: tuple[Tier, ...] = ("realtime", "critical", "normal", "batch")
 
-PositiveMs = Annotated[int, Field(ge=1, le=86_400_000)]
+DAY_MS = 86_400_000
+PositiveMs = Annotated[int, Field(ge=1, le=DAY_MS)]
+_OWN = "Headway's own choice"
+
+
+@message
+class Override:
+    """Another value of one key, for what it names; None names everything.
+
+    Of several that fit, the one that names a tenant wins over one that names a model, and that over
+    one that names a tier; between two alike the later one wins.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    tier: Tier | None = None
+    tenant: str | None = None
+    key: str
+    value: int | bool | str | None
 
 
 @message
 class Policy:
-    """The numbers that decisions depend on.
-
-    Attributes:
-        look_ahead_requests: how many waiting requests of a model are tried, in order, when the
-            first does not fit.
-        queued_requests_max: waiting requests of one model beyond which arrivals are rejected.
-        default_output_tokens_max: output limit of a request that names none.
-        default_tier, default_tenant: of a request that names none.
-        dedupe_window_ms: how long an ended request's id is remembered.
-        dedupe_ids_max: how many ended ids are remembered at most; the oldest go first.
-        attempts_max: runs of one request, the first included, before it fails.
-        retry_backoff_ms: pause before the second, third, … attempt; the last one repeats.
-        replica_lost_ms: silence after which a replica's work is retried elsewhere.
-        tier_latency_target_ms: wait that each tier aims at, highest tier first.
-        append_entries_max: entries in one ledger record.
-        snapshot_entries: entries between two snapshots of the state.
-        payload_cache_bytes: prompts that the shell keeps in memory, so as not to read them again.
-    """
+    """The numbers that decisions depend on; what each one does stands in its description."""
 
     # People write these: a misspelt name or a number in quotes is refused, not ignored.
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     kind: Literal["policy.v1"] = "policy.v1"
-    name: Annotated[str, Field(min_length=1, max_length=128)] = "default"
-    version: Annotated[int, Field(ge=1)] = 1
-    look_ahead_requests: Annotated[int, Field(ge=1, le=256)] = 8
-    queued_requests_max: Annotated[int, Field(ge=1, le=10_000_000)] = 50_000
-    default_output_tokens_max: Annotated[int, Field(ge=1, le=1_000_000)] = 256
-    default_tier: Tier = "normal"
-    default_tenant: Annotated[str, Field(min_length=1, max_length=128)] = "default"
-    dedupe_window_ms: PositiveMs = 600_000
-    dedupe_ids_max: Annotated[int, Field(ge=1)] = 200_000
-    attempts_max: Annotated[int, Field(ge=1, le=100)] = 3
-    retry_backoff_ms: Annotated[tuple[PositiveMs, ...], Field(min_length=1)] = (100, 200, 400)
-    replica_lost_ms: PositiveMs = 3_000
-    tier_latency_target_ms: tuple[PositiveMs, PositiveMs, PositiveMs, PositiveMs] = (
-        100,
-        500,
-        1_000,
-        60_000,
-    )
-    append_entries_max: Annotated[int, Field(ge=1, le=10_000)] = 500
-    snapshot_entries: Annotated[int, Field(ge=1)] = 100_000
-    payload_cache_bytes: Annotated[int, Field(ge=0)] = 64 * 1024 * 1024
+    name: Annotated[
+        str,
+        tunable("Names the policy for people.", unit="", origin=_OWN, min_length=1, max_length=128),
+    ] = "default"
+    version: Annotated[
+        int,
+        tunable("Grows by one with each change.", unit="", origin="counted", ge=1),
+    ] = 1
+    overrides: Annotated[
+        tuple[Override, ...],
+        tunable(
+            "Other values of keys for a model, tier or tenant.",
+            unit="",
+            origin=_OWN,
+            max_length=10_000,
+        ),
+    ] = ()
+
+    # Which request runs next
+    look_ahead_requests: Annotated[
+        int,
+        tunable(
+            "How many waiting requests are tried, in order, when the first does not fit.",
+            unit="requests",
+            origin=_OWN,
+            scope=PER_MODEL,
+            ge=1,
+            le=256,
+        ),
+    ] = 8
+    tier_latency_target_ms: Annotated[
+        tuple[PositiveMs, PositiveMs, PositiveMs, PositiveMs],
+        tunable(
+            "The wait that each tier aims at, highest tier first.",
+            unit="ms",
+            origin="the tiers' definition: below 100 ms, 500 ms, 1 s, above 1 s",
+        ),
+    ] = (100, 500, 1_000, 60_000)
+    starvation_cap_ms: Annotated[
+        int,
+        tunable(
+            "The wait after which a request runs next, whatever stands above it.",
+            unit="ms",
+            origin=_OWN,
+            scope=PER_TIER,
+            ge=1,
+            le=DAY_MS,
+        ),
+    ] = 5_000
+    default_tier: Annotated[
+        Tier, tunable("The tier of a request that names none.", unit="", origin=_OWN)
+    ] = "normal"
+    default_tenant: Annotated[
+        str,
+        tunable(
+            "The tenant of a request that names none.",
+            unit="",
+            origin=_OWN,
+            min_length=1,
+            max_length=128,
+        ),
+    ] = "default"
+    default_output_tokens_max: Annotated[
+        int,
+        tunable(
+            "The output limit of a request that names none.",
+            unit="tokens",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 256
+    queued_requests_max: Annotated[
+        int,
+        tunable(
+            "Waiting requests of one model beyond which arrivals are rejected.",
+            unit="requests",
+            origin=_OWN,
+            scope=PER_MODEL,
+            ge=1,
+            le=10_000_000,
+        ),
+    ] = 50_000
+
+    # The same request again, and lost attempts
+    dedupe_window_ms: Annotated[
+        int,
+        tunable(
+            "How long an ended request's id is remembered.",
+            unit="ms",
+            origin=_OWN,
+            ge=1,
+            le=DAY_MS,
+        ),
+    ] = 600_000
+    dedupe_ids_max: Annotated[
+        int,
+        tunable(
+            "How many ended ids are remembered at most; the oldest go first.",
+            unit="ids",
+            origin="about 40 MB of memory",
+            ge=1,
+        ),
+    ] = 200_000
+    attempts_max: Annotated[
+        int,
+        tunable(
+            "Runs of one request, the first included, before it fails.",
+            unit="attempts",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=1,
+            le=100,
+        ),
+    ] = 3
+    retry_backoff_ms: Annotated[
+        tuple[PositiveMs, ...],
+        tunable(
+            "The pause before the second, third, … attempt; the last one repeats.",
+            unit="ms",
+            origin=_OWN,
+            min_length=1,
+            max_length=100,
+        ),
+    ] = (100, 200, 400)
+    replica_lost_ms: Annotated[
+        int,
+        tunable(
+            "Silence after which a replica's work is retried elsewhere.",
+            unit="ms",
+            origin="six heartbeats of a worker",
+            ge=1,
+            le=DAY_MS,
+        ),
+    ] = 3_000
+
+    # The owner shell
+    append_entries_max: Annotated[
+        int,
+        tunable("Entries in one ledger record.", unit="entries", origin=_OWN, ge=1, le=10_000),
+    ] = 500
+    snapshot_entries: Annotated[
+        int,
+        tunable("Entries between two snapshots of the state.", unit="entries", origin=_OWN, ge=1),
+    ] = 100_000
+    payload_cache_bytes: Annotated[
+        int,
+        tunable(
+            "Prompts that the shell keeps in memory, so as not to read them again.",
+            unit="bytes",
+            origin=_OWN,
+            ge=0,
+        ),
+    ] = 64 * 1024 * 1024
 
 
 _ADAPTER = TypeAdapter(Policy)

@@ -48,7 +48,7 @@ def _bounded(kind: type[Any], constraints: tuple[Any, ...]) -> st.SearchStrategy
 def _annotated(args: tuple[Any, ...]) -> st.SearchStrategy[Any]:
     if args[0] in (int, float, str):
         return _bounded(args[0], args[1:])
-    if get_origin(args[0]) is tuple:
+    if get_origin(args[0]) is tuple and get_args(args[0])[-1] is Ellipsis:
         return st.lists(_values(get_args(args[0])[0]), min_size=1, max_size=3).map(tuple)
     return _values(args[0])
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from schemas.policy import TIERS, Policy, policy_digest
+from schemas.policy import TIERS, Override, Policy, policy_digest
 from schemas.profile import SMOLLM2_135M, Profile, kv_bytes_per_token
 
 POLICY = TypeAdapter(Policy)
@@ -26,6 +26,8 @@ SHAPE: dict[str, Any] = {
 CHANGES: dict[str, Any] = {
     "name": "night",
     "version": 2,
+    "overrides": (Override(tenant="acme", key="attempts_max", value=4),),
+    "starvation_cap_ms": 4_999,
     "look_ahead_requests": 9,
     "queued_requests_max": 49_999,
     "default_output_tokens_max": 255,
@@ -89,7 +91,9 @@ def test_a_policy_out_of_bounds_is_refused(field: str, value: Any) -> None:
 
 
 def test_every_change_of_the_table_is_within_bounds() -> None:
-    assert POLICY.validate_json(json.dumps({"kind": "policy.v1", **CHANGES})) == Policy(**CHANGES)
+    written = POLICY.dump_json(Policy(**CHANGES))
+    assert json.loads(written)["retry_backoff_ms"] == [100, 200, 401]
+    assert POLICY.validate_json(written) == Policy(**CHANGES)
 
 
 def test_the_tiers_are_named_from_the_highest_down() -> None:
