@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from schemas.batches import BatchPlace
 from schemas.decisions import Outcome, Reason, Waits
+from schemas.embeddings import Embedding
 from schemas.facts import AnyWorkerFact, Usage
 from schemas.message import message
 from schemas.policy import Tier
@@ -63,7 +65,11 @@ class ChatTurn:
 class Work:
     """Run this request. Cell → worker, on headway.work.MODEL in the replica's slot.
 
-    Exactly one of `prompt` and `messages` is given. `blocks` are reserved for it.
+    Exactly one of `prompt`, `messages` and `texts` is given. `blocks` are reserved for it.
+
+    Attributes:
+        texts: of an embedding request.
+        batch: of a one-shot model: the worker runs the members of a batch together.
     """
 
     kind: Literal["work.v1"] = "work.v1"
@@ -81,6 +87,8 @@ class Work:
     seed: int
     blocks: int
     stream: bool
+    texts: tuple[str, ...] | None = None
+    batch: BatchPlace | None = None
 
 
 @message
@@ -112,11 +120,13 @@ class WorkerReport:
     """A worker's fact, and the outputs that it speaks of. Worker → cell.
 
     `texts` stand in the order of the fact's items, for work-finished and work-left; else empty.
+    `embeddings` stand there in their place when the items are embedding requests that finished.
     """
 
     kind: Literal["worker-report.v1"] = "worker-report.v1"
     fact: AnyWorkerFact
     texts: tuple[str, ...] = ()
+    embeddings: tuple[Embedding, ...] = ()
 
 
 @message
@@ -151,6 +161,7 @@ class Result:
 
     Attributes:
         text: the output: whole when completed, as far as it got when cancelled, else None.
+        embedding: the vectors, when it completed and is an embedding request; else null.
         wait_us, waits, run_us, ttft_us, e2e_us: as in the decision request-ended.
         cell, seq: where the ledger says so. policy_version, policy_digest: under which policy.
     """
@@ -177,6 +188,7 @@ class Result:
     seq: int
     policy_version: int
     policy_digest: str
+    embedding: Embedding | None = None
 
 
 @message

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from schemas.batches import BatchFormed, BatchPlace, WindowOpened, WindowTuned
 from schemas.facts import Pairs, Usage
 from schemas.message import message
 from schemas.policy import Tier
@@ -42,7 +43,9 @@ Outcome = Literal["completed", "rejected", "expired", "failed", "cancelled"]
 Reason = Literal[
     "stop",
     "length",
+    "embedded",
     "unknown-model",
+    "wrong-kind",
     "bad-field",
     "over-context",
     "over-pool",
@@ -158,6 +161,7 @@ class RequestDispatched:
         blocks_free: on the replica, before this one.
         offset: where in headway.requests the payload lies.
         seed: of the sampling; the same in every attempt.
+        batch: of a one-shot model, the batch that it rides in; null otherwise.
     """
 
     kind: Literal["request-dispatched.v1"] = "request-dispatched.v1"
@@ -178,6 +182,7 @@ class RequestDispatched:
     max_output_tokens: int
     prompt_tokens: int
     seed: int
+    batch: BatchPlace | None = None
 
 
 @message
@@ -323,5 +328,8 @@ Decision = (
     | ReplicaLost
     | ReplicaTurnedAway
     | RequestEnded
+    | WindowTuned
+    | WindowOpened
+    | BatchFormed
 )
 AnyDecision = Annotated[Decision, Field(discriminator="kind")]

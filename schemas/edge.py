@@ -17,6 +17,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from schemas.embeddings import EmbeddingRequest
 from schemas.ids import NAME_CHARS_MAX, REQUEST_ID_CHARS_MAX
 from schemas.message import message
 from schemas.requests import Cancel, InferenceRequest
@@ -33,12 +34,15 @@ _ENTRIES_MAX = 64
 # Longer whole numbers are above every limit, and slow to convert.
 _DIGITS_MAX = 300
 
-_CLASSES: dict[str, type[InferenceRequest] | type[Cancel]] = {
+Asked = InferenceRequest | EmbeddingRequest
+
+_CLASSES: dict[str, type[Asked] | type[Cancel]] = {
     "inference-request.v1": InferenceRequest,
+    "embedding-request.v1": EmbeddingRequest,
     "cancel.v1": Cancel,
 }
-_ANY_REQUEST: TypeAdapter[InferenceRequest | Cancel] = TypeAdapter(
-    Annotated[InferenceRequest | Cancel, Field(discriminator="kind")]
+_ANY_REQUEST: TypeAdapter[Asked | Cancel] = TypeAdapter(
+    Annotated[Asked | Cancel, Field(discriminator="kind")]
 )
 # How pydantic's sentences start; the field's name takes the place.
 _SUBJECT = re.compile(r"^(Input|String|Tuple|Dictionary) ")
@@ -66,7 +70,7 @@ class Unreadable:
     reason: str
 
 
-def read_request(raw: bytes | None) -> InferenceRequest | Cancel | Refused | Unreadable:
+def read_request(raw: bytes | None) -> Asked | Cancel | Refused | Unreadable:
     """Return what the record's value `raw` is; any bytes give an answer."""
     if raw is None:
         return Unreadable(reason="the record has no value")

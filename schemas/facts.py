@@ -64,6 +64,14 @@ class ClockTicked:
 
 
 @message
+class EmbeddingSize:
+    """How large an embedding request is: its texts, and the tokens of the longest of them."""
+
+    texts: int
+    longest_tokens: int
+
+
+@message
 class RequestArrived:
     """A producer's request was read and is well formed.
 
@@ -72,6 +80,7 @@ class RequestArrived:
         offset: where in headway.requests the payload lies.
         prompt_tokens: counted at the edge, by the tokenizer that the profile names.
         body_digest: 16 hex characters over the whole payload, to tell a resend from another body.
+        embedding: of an embedding request; null when text is asked for.
     """
 
     kind: Literal["request-arrived.v1"] = "request-arrived.v1"
@@ -90,6 +99,7 @@ class RequestArrived:
     body_bytes: int
     metadata: Pairs = ()
     routed_by: RoutedBy | None = None
+    embedding: EmbeddingSize | None = None
 
 
 @message
@@ -255,6 +265,8 @@ class WorkProgressed:
 class Usage:
     """What an attempt used and how long its parts took, by the worker's monotonic clock.
 
+    An embedding has no tokens of output: its one pass is the prefill.
+
     Attributes:
         queued_us: from reading the work to joining the batch.
         prefill_us: from joining to the first token.
@@ -272,11 +284,14 @@ class Usage:
 
 @message
 class WorkDone:
-    """One attempt that ran to its end; `output_digest` is 16 hex characters over the text."""
+    """One attempt that ran to its end; `output_digest` is 16 hex characters over the output.
+
+    That is its text in UTF-8, or its vectors in base64, one behind the other.
+    """
 
     id: str
     attempt: Number
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "embedded"]
     usage: Usage
     output_digest: str
 

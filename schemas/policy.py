@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from schemas import policy_windows as windows
 from schemas.message import message
 from schemas.tunable import PER_MODEL, PER_TENANT, PER_TIER, tunable
 
@@ -183,6 +184,22 @@ class Policy:
             le=DAY_MS,
         ),
     ] = 3_000
+
+    # Batch windows of one-shot models (schemas/policy_windows.py)
+    window_mode: windows.WindowMode = "window"
+    batch_texts_max: windows.BatchTextsMax = 16
+    window_ms: windows.WindowMs = 150
+    window_share_pct: windows.WindowSharePct = 25
+    window_backlog_closes: windows.WindowBacklogCloses = 8
+    window_tunes: windows.WindowTunes = True
+    window_min_ms: windows.WindowMinMs = 10
+    window_max_ms: windows.WindowMaxMs = 200
+    window_tune_step_pct: windows.WindowTuneStepPct = 25
+    window_tune_pause_ms: windows.WindowTunePauseMs = 1_000
+    mem_safety_margin_pct: windows.MemSafetyMarginPct = 15
+    batch_padding_pct_max: windows.BatchPaddingPctMax = 25
+    batch_look_ahead_requests: windows.BatchLookAheadRequests = 64
+    batches_ahead_max: windows.BatchesAheadMax = 1
 
     # The owner shell
     append_entries_max: Annotated[

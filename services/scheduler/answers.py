@@ -12,7 +12,7 @@ from schemas import facts as f
 from schemas.decisions import Decision
 from schemas.ids import cell_of
 from schemas.policy import Policy
-from services.scheduler import ends, placement
+from services.scheduler import ends, kinds, placement
 from services.scheduler.state import AttemptGone, Model, Pending, Request, State
 
 
@@ -36,11 +36,8 @@ def _arrived(policy: Policy, state: State, fact: f.RequestArrived) -> Decision:
         return ends.at_the_door(
             policy, state, fact, outcome="rejected", reason="unknown-model", detail=detail
         )
-    context = model.profile.max_sequence_tokens
-    wanted = fact.max_output_tokens
-    if wanted is None:
-        wanted = max(1, min(policy.default_output_tokens_max, context - fact.prompt_tokens))
-    refusal = _refusal(policy, model, fact, wanted)
+    wanted = _output_tokens_wanted(policy, model, fact)
+    refusal = kinds.wrong_kind(model, fact) or _refusal(policy, state, model, fact, wanted)
     if refusal is not None:
         reason, detail = refusal
         return ends.at_the_door(
@@ -64,10 +61,35 @@ def _arrived(policy: Policy, state: State, fact: f.RequestArrived) -> Decision:
     )
 
 
+def _output_tokens_wanted(policy: Policy, model: Model, fact: f.RequestArrived) -> int:
+    if fact.embedding is not None:
+        return 0
+    if fact.max_output_tokens is not None:
+        return fact.max_output_tokens
+    left = model.profile.max_sequence_tokens - fact.prompt_tokens
+    return max(1, min(policy.default_output_tokens_max, left))
+
+
 def _refusal(
-    policy: Policy, model: Model, fact: f.RequestArrived, wanted: int
+    policy: Policy, state: State, model: Model, fact: f.RequestArrived, wanted: int
 ) -> tuple[d.Reason, str] | None:
     """Return why a request of a known model cannot be accepted, or None."""
+    too_large = (
+        _too_large(model, fact, wanted)
+        if fact.embedding is None
+        else kinds.too_large(state.settings.at(fact.model), model, fact.embedding)
+    )
+    if too_large is not None:
+        return too_large
+    if model.queue.waiting >= policy.queued_requests_max:
+        return "queue-full", (
+            f"{model.queue.waiting} requests of {fact.model} wait already, the most that policy"
+            f" {policy.name!r} allows; send it later, under another id"
+        )
+    return None
+
+
+def _too_large(model: Model, fact: f.RequestArrived, wanted: int) -> tuple[d.Reason, str] | None:
     tokens = fact.prompt_tokens + wanted
     context = model.profile.max_sequence_tokens
     if tokens > context:
@@ -78,11 +100,6 @@ def _refusal(
     if placement.over_every_pool(model, tokens):
         largest = model.pool_tokens_max
         return "over-pool", ends.over_pool_detail(fact.prompt_tokens, wanted, largest)
-    if model.queue.waiting >= policy.queued_requests_max:
-        return "queue-full", (
-            f"{model.queue.waiting} requests of {fact.model} wait already, the most that policy"
-            f" {policy.name!r} allows; send it later, under another id"
-        )
     return None
 
 

@@ -1,9 +1,9 @@
 """The next thing to do now, or None. Pure; reads the state and the policy, changes neither.
 
 The order is a rule: first what the last fact asks for, then what time makes due (returns, then
-deadlines, then silent replicas), then dispatch in the models that were touched, and last the cause
-that holds a queue back, if it has changed. So a request never dispatches past its deadline, and a
-blocked queue has its cause on record before the step ends.
+deadlines, then silent replicas, then batch windows), then dispatch in the models that were touched,
+and last the cause that holds a queue back, if it has changed. So a request never dispatches past
+its deadline, and a blocked queue has its cause on record before the step ends.
 
 A step ends early when its decisions fill an entry (see State.step_bytes): thousands of deadlines
 may pass at once, and an entry that no ledger record can hold would end the cell. What a fact asks
@@ -11,9 +11,10 @@ for is answered in full all the same.
 """
 
 from schemas import decisions as d
+from schemas.batches import BatchPlace
 from schemas.decisions import Decision
 from schemas.policy import Policy
-from services.scheduler import answers, ends, placement
+from services.scheduler import answers, ends, placement, windows
 from services.scheduler.state import Model, Request, State, cut_short
 from services.scheduler.waits import as_waits, waited_us
 
@@ -27,6 +28,9 @@ def decide(policy: Policy, state: State) -> Decision | None:
     """Return the next decision, or None when everything that can be decided now is decided."""
     if state.pending:
         return answers.answer(policy, state, state.pending[0])
+    if state.forming is not None:
+        # A batch leaves whole, or its worker would wait for the rest of it.
+        return _dispatch(state, *windows.next_member(state, state.forming))
     return None if cut_short(state) else _by_itself(policy, state)
 
 
@@ -41,6 +45,9 @@ def _by_itself(policy: Policy, state: State) -> Decision | None:
     silent = _silent_replica(policy, state)
     if silent is not None:
         return silent
+    due_model = windows.due_model(state)
+    if due_model is not None:
+        return _place(policy, state, due_model)
     for name in state.touched:
         model = state.models[name]
         if model.queue.waiting:
@@ -63,6 +70,8 @@ def next_due_us(policy: Policy, state: State) -> int | None:
         due.append(state.retries[0][0])
     if state.deadlines:
         due.append(state.deadlines[0][0])
+    if state.windows:
+        due.append(state.windows[0][0])
     if state.heard:
         due.append(_loss_due_us(policy, state))
         due.append(state.now_us + policy.replica_lost_ms * _LISTENING_US_PER_MS)
@@ -90,13 +99,16 @@ def _silent_replica(policy: Policy, state: State) -> Decision | None:
 
 
 def _place(policy: Policy, state: State, model: Model) -> Decision | None:
-    found = placement.find(policy, state, model)
+    if model.batching is not None:
+        found = windows.find(state, model, model.batching)
+    else:
+        found = placement.find(policy, state, model)
     if isinstance(found, placement.Fit):
         return _dispatch(state, model, found)
     if isinstance(found, Request):
         return ends.over_pool(policy, state, found)
-    if found is None:
-        return None
+    if not isinstance(found, placement.Blocked):
+        return found
     return d.QueueBlocked(
         model=model.profile.model,
         cause=found.cause,
@@ -109,7 +121,9 @@ def _place(policy: Policy, state: State, model: Model) -> Decision | None:
     )
 
 
-def _dispatch(state: State, model: Model, fit: placement.Fit) -> d.RequestDispatched:
+def _dispatch(
+    state: State, model: Model, fit: placement.Fit, batch: BatchPlace | None = None
+) -> d.RequestDispatched:
     request, replica = fit.request, fit.replica
     waited = waited_us(request, model, state.now_us)
     return d.RequestDispatched(
@@ -130,4 +144,5 @@ def _dispatch(state: State, model: Model, fit: placement.Fit) -> d.RequestDispat
         max_output_tokens=request.max_output_tokens,
         prompt_tokens=request.prompt_tokens,
         seed=ends.seed_of(request.id),
+        batch=batch,
     )

@@ -7,6 +7,7 @@ depend on the decision and the state only, never on what the policy says now.
 from collections.abc import Callable
 from typing import Any
 
+from schemas import batches as b
 from schemas import decisions as d
 from schemas import facts as f
 from schemas.decisions import Decision
@@ -14,7 +15,7 @@ from schemas.facts import Fact
 from schemas.ids import cell_of
 from schemas.policy import policy_digest
 from schemas.policy_scope import Settings
-from services.scheduler import due
+from services.scheduler import due, gathering
 from services.scheduler.hearing import current, hear, time_passed
 from services.scheduler.state import (
     CAUSE_INDEX,
@@ -68,10 +69,11 @@ def _profile_set(state: State, fact: f.ProfileSet) -> None:
     name = fact.profile.model
     model = state.models.get(name)
     if model is None:
-        state.models[name] = Model(fact.profile, cell_of(name, state.cells))
+        model = state.models[name] = Model(fact.profile, cell_of(name, state.cells))
     else:
         model.profile = fact.profile
         state.touched[name] = None
+    gathering.serve(state, model)
 
 
 def _ticked(state: State, fact: f.ClockTicked) -> None:
@@ -174,7 +176,11 @@ def _queued(state: State, decision: d.RequestQueued) -> None:
         since_us=state.now_us,
         mark=(),
         waited_us=waited,
+        texts=fact.embedding.texts if fact.embedding else 1,
+        longest_tokens=fact.embedding.longest_tokens if fact.embedding else decision.prompt_tokens,
     )
+    if model.batching is not None:
+        gathering.arrived(model.batching, request.texts, state.now_us)
     state.next_order += 1
     state.requests[request.id] = request
     due.add_deadline(state, request)
@@ -190,6 +196,8 @@ def _blocked(state: State, decision: d.QueueBlocked) -> None:
     model = state.models[decision.model]
     _settle_cause(model, state.now_us)
     model.cause = decision.cause
+    if model.batching is not None and decision.cause != "window":
+        gathering.close(state, model.batching)
 
 
 def _dispatched(state: State, decision: d.RequestDispatched) -> None:
@@ -209,6 +217,9 @@ def _dispatched(state: State, decision: d.RequestDispatched) -> None:
     replica = model.replicas[decision.slot]
     replica.running[request.id] = decision.blocks
     replica.blocks_used += decision.blocks
+    request.batch = None
+    if decision.batch is not None:
+        gathering.dispatched(state, model, request, decision.batch)
     due.drop_dead(state)
 
 
@@ -292,6 +303,8 @@ def _request_ended(state: State, decision: d.RequestEnded) -> None:
     if request is not None:
         model = state.models[request.model]
         if request.stage == "running":
+            if model.batching is not None:
+                gathering.measured(state, model.batching, decision, request)
             _end_run(state, request)
         elif request.stage == "waiting":
             _end_wait(state, model, request)
@@ -305,11 +318,15 @@ def _request_ended(state: State, decision: d.RequestEnded) -> None:
 def _begin_wait(state: State, model: Model, request: Request) -> None:
     _settle_cause(model, state.now_us)
     request.mark = tuple(model.cause_totals_us)
+    if model.batching is not None:
+        gathering.wait_began(model.batching, request)
     state.touched[request.model] = None
 
 
 def _end_wait(state: State, model: Model, request: Request) -> None:
     model.queue.remove(request.tier, request.tenant, request.id, request.order)
+    if model.batching is not None:
+        gathering.wait_ended(state, model, model.batching, request)
     if not model.queue.waiting:
         _settle_cause(model, state.now_us)
         model.cause = None
@@ -321,6 +338,8 @@ def _end_run(state: State, request: Request) -> None:
     replica = state.models[request.model].replicas.get(request.slot)
     if replica is not None and replica.incarnation == request.incarnation:
         replica.blocks_used -= replica.running.pop(request.id)
+        if request.batch in replica.batches:
+            gathering.run_ended(replica, request.batch)
         state.touched[request.model] = None
 
 
@@ -363,4 +382,7 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.ReplicaLost: _replica_lost,
     d.ReplicaTurnedAway: _turned_away,
     d.RequestEnded: _request_ended,
+    b.WindowTuned: gathering.tuned,
+    b.WindowOpened: gathering.opened,
+    b.BatchFormed: gathering.formed,
 }

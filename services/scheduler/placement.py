@@ -49,7 +49,7 @@ def find(policy: Policy, state: State, model: Model) -> Fit | Blocked | Request 
     ready = [replica for replica in model.replicas.values() if not replica.draining]
     open_replicas = [replica for replica in ready if len(replica.running) < replica.max_batch]
     if not open_replicas:
-        cause = _cause_without_room(model, ready)
+        cause = cause_without_room(model, ready)
         return None if cause == model.cause else _blocked(state, model, cause, ready, [])
     free_tokens_max = max(_free_tokens(replica) for replica in open_replicas)
     passed: list[Request] = []
@@ -75,7 +75,8 @@ def _free_tokens(replica: Replica) -> int:
     return (replica.kv_blocks - replica.blocks_used) * replica.block_tokens
 
 
-def _cause_without_room(model: Model, ready: list[Replica]) -> Cause:
+def cause_without_room(model: Model, ready: list[Replica]) -> Cause:
+    """Return what holds a queue back when no ready replica has a place."""
     if ready:
         return "slots"
     return "cold-start" if model.starting else "no-replica"

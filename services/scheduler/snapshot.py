@@ -16,7 +16,8 @@ from schemas.codec import CodecError, decode, digest, encode
 from schemas.policy import TIERS, Policy, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
-from services.scheduler import due
+from services.scheduler import due, gathering
+from services.scheduler.batching import STORED_FIELDS, Batching
 from services.scheduler.queue import Lane, Queue
 from services.scheduler.state import Ended, Model, Replica, Request, State
 
@@ -29,7 +30,9 @@ Frozen = list[tuple[str, list[Any]]]
 _REQUEST_FIELDS = tuple(field.name for field in fields(Request) if field.name != "waited_us")
 _request_values = attrgetter(*_REQUEST_FIELDS)
 _HEAD_FIELDS = ("cell", "cells", "epoch", "now_us", "blind_until_us", "next_order")
-_REPLICA_FIELDS = tuple(field.name for field in fields(Replica) if field.name != "running")
+_REPLICA_FIELDS = tuple(
+    field.name for field in fields(Replica) if field.name not in {"running", "batches"}
+)
 
 
 def freeze(state: State) -> Frozen:
@@ -109,7 +112,15 @@ def _freeze_model(model: Model) -> list[Any]:
             ]
             for tier in TIERS
         ],
+        _freeze_batching(model.batching),
     ]
+
+
+def _freeze_batching(batching: Batching | None) -> list[Any] | None:
+    if batching is None:
+        return None
+    *values, service_us = (getattr(batching, name) for name in STORED_FIELDS)
+    return [*values, list(service_us)]
 
 
 def _thaw(parts: dict[str, list[Any]]) -> State:
@@ -134,11 +145,15 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
     state.ended = OrderedDict((key, Ended(keep, body)) for key, keep, body in parts["ended"])
     state.heard = OrderedDict(((model, slot), heard) for model, slot, heard in parts["heard"])
     due.rebuild(state)
+    for model in state.models.values():
+        if model.batching is not None:
+            gathering.take_in(state, model, model.batching)
+    gathering.rebuild(state)
     return state
 
 
 def _thaw_model(item: list[Any]) -> Model:
-    profile_json, owner, replicas, starting, pools, cause, since_us, totals_us, tiers = item
+    profile_json, owner, replicas, starting, pools, cause, since_us, totals_us, tiers, window = item
     profile = decode(profile_json.encode())
     if not isinstance(profile, Profile):
         raise CodecError("a profile of the snapshot is another message")
@@ -152,6 +167,8 @@ def _thaw_model(item: list[Any]) -> Model:
     model.pool_tokens_max = max(model.pool_tokens.values(), default=0)
     model.cause, model.cause_since_us, model.cause_totals_us = cause, since_us, totals_us
     model.queue = _thaw_queue(tiers)
+    if window is not None:
+        model.batching = Batching(**dict(zip(STORED_FIELDS, window, strict=True)))
     return model
 
 

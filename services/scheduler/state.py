@@ -26,6 +26,7 @@ from schemas.facts import (
 from schemas.policy import Policy, Tier, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
+from services.scheduler.batching import Batching, Forming
 from services.scheduler.queue import Queue
 
 CAUSE_INDEX: dict[Cause, int] = {cause: index for index, cause in enumerate(CAUSES)}
@@ -47,6 +48,8 @@ class Request:
         mark: the model's cause totals when this wait began; the wait's causes are the difference.
         waited_us: by cause (index in CAUSES), over the waits that are over.
         attempt: of the last dispatch; 0 before the first. losses: attempts lost.
+        texts, longest_tokens: of an embedding request; 1 and all of it otherwise.
+        batch: of a one-shot model, in which it rode last. batch_texts: of all that rode in it.
     """
 
     id: str
@@ -73,11 +76,18 @@ class Request:
     blocks: int = 0
     retry_at_us: int = 0
     leaving: bool = False
+    texts: int = 1
+    longest_tokens: int = 0
+    batch: int | None = None
+    batch_texts: int = 0
 
 
 @dataclass(slots=True)
 class Replica:
-    """One ready or draining replica; `running` maps request ids to their reserved blocks."""
+    """One ready or draining replica; `running` maps request ids to their reserved blocks.
+
+    `batches` maps the batches that it has to how many of their members still run.
+    """
 
     slot: int
     incarnation: str
@@ -87,6 +97,7 @@ class Replica:
     draining: bool = False
     blocks_used: int = 0
     running: dict[str, int] = field(default_factory=dict[str, int])
+    batches: dict[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass(slots=True)
@@ -99,6 +110,7 @@ class Model:
             all of them can never run. pool_tokens_max: the largest of them.
         cause: what holds the queue back since `cause_since_us`, or None when nothing waits.
         cause_totals_us: by cause (index in CAUSES), up to `cause_since_us`.
+        batching: of a one-shot model.
     """
 
     profile: Profile
@@ -111,6 +123,7 @@ class Model:
     cause: Cause | None = None
     cause_since_us: int = 0
     cause_totals_us: list[int] = field(default_factory=lambda: [0] * len(CAUSES))
+    batching: Batching | None = None
 
 
 @dataclass(slots=True)
@@ -158,6 +171,8 @@ class State:
         deadlines, retries: heaps of (due µs, order, id); an item whose request no longer waits for
             it is dead, and is dropped when it comes to the top.
         heard: (model, slot) to when it was last heard, the longest silent first.
+        windows: a heap of (due µs, model) of the batch windows that are open.
+        forming: the batch whose members are being dispatched; None between two facts.
         touched: models in which a dispatch may have become possible since the last fact.
         pending: empty between two facts.
         step_bytes: about how many bytes of decisions came since the last fact. At STEP_BYTES_MAX
@@ -181,6 +196,8 @@ class State:
     heard: "OrderedDict[tuple[str, int], int]" = field(
         default_factory=OrderedDict[tuple[str, int], int],
     )
+    windows: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    forming: Forming | None = None
     touched: dict[str, None] = field(default_factory=dict[str, None])
     pending: deque[Pending] = field(default_factory=deque[Pending])
     step_bytes: int = 0

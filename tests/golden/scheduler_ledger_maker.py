@@ -12,6 +12,7 @@ from schemas import facts as f
 from schemas.codec import decode_line, encode_entry
 from schemas.ledger import GENESIS_CHAIN, Entry
 from schemas.policy import TIERS, Policy
+from tests.sim.oneshot_replica import ENCODER, OneShotReplica, submit_texts
 from tests.sim.scheduler_world import KILLS, MS, SECOND, World
 
 RECORDED = Path(__file__).parent / "scheduler-ledger.ndjson"
@@ -64,6 +65,7 @@ def eventful_world() -> World:
     world.add_replica(2, kv_blocks=24, max_batch=3)
     traffic(world, "c", 12)
     first.stop()
+    embeddings(world)
     world.run_until_all_ended()
     world.check()
     return world
@@ -104,6 +106,17 @@ def early_requests(world: World) -> None:
             body_bytes=12,
         )
     )
+
+
+def embeddings(world: World) -> None:
+    """Send texts to an encoder, fast enough that its window becomes shorter."""
+    encoder = replace(ENCODER, model="e")  # of three cells it belongs to 2, as "m" does
+    world.send(f.ProfileSet(at_us=0, profile=encoder))
+    OneShotReplica(world, slot=5, model=encoder.model).come()
+    for number in range(40):
+        submit_texts(world, f"e-{number}", 10 + number % 3, 9, model=encoder.model)
+        world.run(for_us=4 * MS)
+    submit_texts(world, "e-chatty", 9, model="m")
 
 
 def traffic(world: World, prefix: str, count: int) -> None:
