@@ -22,15 +22,17 @@ from schemas.policy import Tier
 from schemas.requests import DEADLINE_MS_MAX, METADATA_PAIRS_MAX, MetadataKey, MetadataValue
 
 TEXTS_MAX = 64
+# More than any context of an encoder takes; a text without end would keep the edge counting.
+TEXT_CHARS_MAX = 65_536
 
 _TEXTS: dict[str, JsonValue] = {
     "anyOf": [
-        {"type": "string", "minLength": 1},
+        {"type": "string", "minLength": 1, "maxLength": TEXT_CHARS_MAX},
         {
             "type": "array",
             "minItems": 1,
             "maxItems": TEXTS_MAX,
-            "items": {"type": "string", "minLength": 1},
+            "items": {"type": "string", "minLength": 1, "maxLength": TEXT_CHARS_MAX},
         },
     ],
 }
@@ -82,7 +84,7 @@ class EmbeddingRequest(BaseModel):
         description="Urgency, highest first; the policy's default tier when left out.",
     )
     input: Annotated[
-        tuple[Annotated[str, StringConstraints(min_length=1)], ...],
+        tuple[Annotated[str, StringConstraints(min_length=1, max_length=TEXT_CHARS_MAX)], ...],
         Field(min_length=1, max_length=TEXTS_MAX, strict=False, fail_fast=True),
         BeforeValidator(_as_list),
         WithJsonSchema(_TEXTS),

@@ -11,26 +11,30 @@ from typing import Protocol
 
 from schemas import bus as messages
 from schemas import decisions as d
+from schemas.batches import BatchFormed, WindowOpened, WindowTuned
 from schemas.codec import encode
+from schemas.edge import Asked
+from schemas.embeddings import Embedding, EmbeddingRequest
 from schemas.facts import WorkFinished, WorkLeft
 from schemas.ids import replica_name
 from schemas.ledger import Entry
-from schemas.requests import InferenceRequest
 from schemas.topics import DEAD_LETTER, REQUESTS, RESULTS, work_topic
 
 DEAD_LETTER_BODY_BYTES_MAX = 512 * 1024
 
 Headers = list[tuple[str, bytes]]
+# What a request brought: a text, or its vectors.
+Output = str | Embedding
 
 
 class Sources(Protocol):
     """Where payloads are read again by their source offset, in the partition of the cell."""
 
-    async def request(self, offset: int) -> InferenceRequest | None:
+    async def request(self, offset: int) -> Asked | None:
         """Return the request at `offset` of headway.requests, or None if it is gone."""
         ...
 
-    async def outputs(self, offset: int) -> dict[str, str] | None:
+    async def outputs(self, offset: int) -> dict[str, Output] | None:
         """Return the outputs, by request id, of the report at `offset`, or None if it is gone."""
         ...
 
@@ -62,6 +66,9 @@ SILENT = (
     d.RequestReturned,
     d.ReplicaAdmitted,
     d.ReplicaLost,
+    WindowTuned,
+    WindowOpened,
+    BatchFormed,
 )
 
 
@@ -138,7 +145,9 @@ async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
     found = await sources.request(decision.offset)
     # The topic's retention may have taken the payload while the request waited. The worker then
     # finds neither prompt nor messages and reports a failure, so the request still has an outcome.
-    turns = found.messages if found else None
+    embeds = isinstance(found, EmbeddingRequest)
+    asked = None if embeds else found
+    turns = asked.messages if asked else None
     work = messages.Work(
         id=decision.id,
         attempt=decision.attempt,
@@ -146,25 +155,27 @@ async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
         model=decision.model,
         tenant=decision.tenant,
         tier=decision.tier,
-        prompt=found.prompt if found else None,
+        prompt=asked.prompt if asked else None,
         messages=None
         if turns is None
         else tuple(messages.ChatTurn(role=t.role, content=t.content) for t in turns),
         prompt_tokens=decision.prompt_tokens,
         max_output_tokens=decision.max_output_tokens,
-        temperature=found.temperature if found else 0.0,
+        temperature=asked.temperature if asked else 0.0,
         seed=decision.seed,
         blocks=decision.blocks,
-        stream=found.stream if found else False,
+        stream=asked.stream if asked else False,
+        texts=found.input if embeds else None,
+        batch=decision.batch,
     )
     return encode(work)
 
 
 async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> bytes:
-    text = None
+    output = None
     if decision.output_offset >= 0:
         outputs = await sources.outputs(decision.output_offset)
-        text = outputs.get(decision.id) if outputs is not None else None
+        output = outputs.get(decision.id) if outputs is not None else None
     result = messages.Result(
         id=decision.id,
         model=decision.model,
@@ -173,7 +184,7 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
         outcome=decision.outcome,
         reason=decision.reason,
         detail=decision.detail,
-        text=text,
+        text=output if isinstance(output, str) else None,
         usage=decision.usage,
         attempts=decision.attempts,
         replica=None if decision.slot is None else replica_name(decision.model, decision.slot),
@@ -187,16 +198,18 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
         seq=entry.seq,
         policy_version=entry.policy_version,
         policy_digest=entry.policy_digest,
+        embedding=output if isinstance(output, Embedding) else None,
     )
     return encode(result)
 
 
-def outputs_in(report: messages.WorkerReport) -> dict[str, str] | None:
+def outputs_in(report: messages.WorkerReport) -> dict[str, Output] | None:
     """Return the outputs, by request id, that a worker's report carries, or None if it has none."""
     fact = report.fact
     if not isinstance(fact, WorkFinished | WorkLeft):
         return None
-    return {item.id: text for item, text in zip(fact.items, report.texts, strict=False)}
+    outputs = report.embeddings or report.texts
+    return {item.id: output for item, output in zip(fact.items, outputs, strict=False)}
 
 
 async def _routed(

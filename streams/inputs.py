@@ -13,14 +13,15 @@ from aiokafka.structs import ConsumerRecord
 from schemas import bus as messages
 from schemas import decisions as d
 from schemas.codec import CodecError, decode
-from schemas.edge import read_request
+from schemas.edge import Asked, read_request
+from schemas.embeddings import EmbeddingRequest
 from schemas.ids import Source
 from schemas.ledger import Entry
 from schemas.requests import InferenceRequest
 from schemas.topics import CONFIG, LEDGER, REQUESTS, WORKER_EVENTS
 from services import bus
 from streams.admission import Read
-from streams.effects import outputs_in
+from streams.effects import Output, outputs_in
 from streams.payloads import Payloads
 
 # Without a record for this long, the end offsets are asked for: either there is nothing to read,
@@ -55,10 +56,10 @@ class Inputs:
 
     async def start(self, recorded: dict[tuple[str, int], int], cache_bytes: int) -> None:
         """Stand behind the last recorded offset of each partition."""
-        self._requests: Payloads[InferenceRequest] = Payloads(
+        self._requests: Payloads[Asked] = Payloads(
             self._bootstrap, REQUESTS, self._cell, bytes_max=cache_bytes, parse=_parse_request
         )
-        self._reports: Payloads[dict[str, str]] = Payloads(
+        self._reports: Payloads[dict[str, Output]] = Payloads(
             self._bootstrap,
             WORKER_EVENTS,
             self._cell,
@@ -192,7 +193,7 @@ class Inputs:
         """Keep what the effects of this batch are likely to need."""
         topic, _, offset = read.source
         raw_bytes = len(read.raw or b"")
-        if isinstance(read.payload, InferenceRequest):
+        if isinstance(read.payload, InferenceRequest | EmbeddingRequest):
             self._requests.keep(offset, read.payload, raw_bytes)
         elif isinstance(read.payload, messages.WorkerReport):
             outputs = outputs_in(read.payload)
@@ -214,11 +215,11 @@ class Inputs:
                 elif isinstance(decision, d.RequestEnded):
                     self._requests.forget(decision.request_offset)
 
-    async def request(self, offset: int) -> InferenceRequest | None:
+    async def request(self, offset: int) -> Asked | None:
         """Return a request of this cell."""
         return await self._requests.get(offset)
 
-    async def outputs(self, offset: int) -> dict[str, str] | None:
+    async def outputs(self, offset: int) -> dict[str, Output] | None:
         """Return the outputs, by request id, of a worker's report to this cell."""
         return await self._reports.get(offset)
 
@@ -235,12 +236,12 @@ class Inputs:
         return await again.get(offset)
 
 
-def _parse_request(raw: bytes | None) -> InferenceRequest | None:
+def _parse_request(raw: bytes | None) -> Asked | None:
     asked = read_request(raw)
-    return asked if isinstance(asked, InferenceRequest) else None
+    return asked if isinstance(asked, InferenceRequest | EmbeddingRequest) else None
 
 
-def _parse_outputs(raw: bytes | None) -> dict[str, str] | None:
+def _parse_outputs(raw: bytes | None) -> dict[str, Output] | None:
     try:
         report = decode(raw)
     except CodecError:

@@ -307,6 +307,8 @@ class WorkerService:
                 seed=command.seed,
                 stream=command.stream,
                 prompt_tokens=command.prompt_tokens,
+                texts=command.texts,
+                batch=None if command.batch is None else (command.batch.batch, command.batch.size),
             )
             engine.add(work)
             self._running.add(work.key)
