@@ -60,6 +60,10 @@ ASKED: dict[str, Asked] = {
     "recorder.lag_s": Asked(at_most=2),
     "replay.facts_per_s": Asked(at_least=15_000),
     "recovery.s.entries_1000000": Asked(at_most=5),
+    "window.p95_ratio": Asked(at_most=0.33),
+    "window.utilisation_ratio": Asked(at_least=2),
+    "oneshot.p50_ms.rate_200": Asked(at_most=12),
+    "oneshot.sustained_req_per_s": Asked(at_least=2_500),
     "memory.mb.broker": Asked(at_most=400),
     "memory.mb.recorder": Asked(at_most=700),
     "memory.mb.cell": Asked(at_most=250),
@@ -104,11 +108,26 @@ def _bus(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every meas
     return bus_figures(quick=quick)
 
 
+def _window(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
+    del quick
+    from streams.bench_windows import window_figures  # noqa: PLC0415 - as above
+
+    return window_figures()
+
+
+def _oneshot(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
+    from services.cli._bench_oneshot import oneshot_figures  # noqa: PLC0415 - as above
+
+    return oneshot_figures(quick=quick)
+
+
 GROUPS: dict[str, tuple[Measure, str]] = {
     "core": (_core, "the request-level core alone, on one core"),
     "replay": (_replay, "replay of a ledger, and recovery of a long one"),
     "recorder": (_recorder, "the recorder's insertion"),
     "bus": (_bus, "the whole loop over a real broker; recorder lag and memory come with it"),
+    "window": (_window, "what a batch window costs: the core in virtual time"),
+    "oneshot": (_oneshot, "a one-shot model over a real broker, 5 ms a batch of at most 16"),
     "worker": (_worker, "the torch engine beside a bare loop and a static batcher"),
 }
 
@@ -120,7 +139,7 @@ GROUPS: dict[str, tuple[Measure, str]] = {
 def command(*, groups: tuple[str, ...], quick: bool, as_json: bool) -> None:
     """Measure, and print the figures beside what is asked of them.
 
-    Groups: core, replay, recorder, bus, worker; all of them when none is named.
+    Groups: core, replay, recorder, bus, window, oneshot, worker; all of them when none is named.
     """
     unknown = [group for group in groups if group not in GROUPS]
     if unknown:

@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaError
 
 from schemas.bus import Result, TokenPiece, Tokens
 from schemas.codec import CodecError, decode
+from schemas.edge import Asked
 from schemas.ids import cell_of
 from schemas.requests import Cancel, InferenceRequest
 from schemas.topics import REQUESTS, RESULTS, TOKENS
@@ -81,7 +82,7 @@ class Client:
 
     # Requests
 
-    async def run(self, request: InferenceRequest, timeout_s: float | None = None) -> Result:
+    async def run(self, request: Asked, timeout_s: float | None = None) -> Result:
         """Send `request` and return its outcome.
 
         Raises:
@@ -92,7 +93,7 @@ class Client:
         await self.submit(request)
         return await self.outcome(request.id, timeout_s)
 
-    async def submit(self, request: InferenceRequest) -> str:
+    async def submit(self, request: Asked) -> str:
         """Send `request` and return its id; its outcome is kept for `outcome`.
 
         Raises:

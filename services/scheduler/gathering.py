@@ -136,6 +136,8 @@ def formed(state: State, decision: b.BatchFormed) -> None:
         members=deque(decision.members),
     )
     close(state, batching)
+    # What stays behind may go to another replica, or needs a window of its own.
+    state.touched[decision.model] = None
 
 
 def dispatched(state: State, model: Model, request: Request, place: b.BatchPlace) -> None:

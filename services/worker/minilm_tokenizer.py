@@ -21,7 +21,7 @@ _MARKS: Final = 2
 _PART_CHARS: Final = 2048
 
 
-class MiniLMFilesError(Exception):
+class MiniLMFilesError(ValueError):
     """The model's files are not installed; the sentence says what to do."""
 
 

@@ -15,7 +15,7 @@ _LENGTH_BYTES: Final = 8
 _HEADER_BYTES_MAX: Final = 100 * 1024 * 1024
 
 
-class SafetensorsError(Exception):
+class SafetensorsError(ValueError):
     """The file is not a safetensors file of float32 tensors; says which and why."""
 
 

@@ -18,6 +18,7 @@ from services.scheduler.evolve import evolve
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from services.scheduler.state import Model, Request, State
 from services.scheduler.step import governing, next_due_us, recover, step
+from tests.properties.windows_invariants import check_batches, check_window
 
 DECISIONS_MAX = 2000
 
@@ -103,10 +104,12 @@ class Watched:
         assert decision.wait_us + request.run_us == now_us - request.arrived_us
         replica = self.state.models[decision.model].replicas[decision.slot]
         assert not replica.draining
+        assert decision.blocks <= decision.blocks_free
+        if decision.batch is not None:
+            return
         tokens = decision.prompt_tokens + decision.max_output_tokens
         assert (decision.blocks - 1) * replica.block_tokens < tokens
         assert tokens <= decision.blocks * replica.block_tokens
-        assert decision.blocks <= decision.blocks_free
 
     def _check_end(self, fact: Fact, decision: d.RequestEnded) -> None:
         if decision.id in self.accepted:
@@ -134,7 +137,13 @@ def check_memory(state: State) -> None:
         for slot, replica in model.replicas.items():
             assert slot == replica.slot
             assert replica.blocks_used == sum(replica.running.values()) <= replica.kv_blocks
-            assert len(replica.running) <= replica.max_batch
+            if model.batching is None:
+                assert not replica.batches
+                # A one-shot model that became generative still has whole batches there.
+                batched = any(state.requests[key].batch is not None for key in replica.running)
+                assert batched or len(replica.running) <= replica.max_batch
+            else:
+                check_batches(state, replica)
         assert list(model.replicas) == sorted(model.replicas)
         assert model.pool_tokens_max == max(model.pool_tokens.values(), default=0)
         _check_queue(state, model)
@@ -155,7 +164,11 @@ def check_rest(policy: Policy, state: State) -> None:
         for replica in model.replicas.values():
             running[model.profile.model, replica.slot, replica.incarnation] = replica.running
         assert (model.cause is None) == (model.queue.waiting == 0)
-        _check_nothing_fits(policy, state, model)
+        if model.batching is None:
+            _check_nothing_fits(policy, state, model)
+        else:
+            check_window(state, model, model.batching)
+    assert state.forming is None
     for request in state.requests.values():
         assert (request.deadline_us is None or request.deadline_us > state.now_us) or (
             request.stage == "running"
