@@ -46,7 +46,8 @@ class WindowOpened:
 
     Attributes:
         opened_us: since when the request waits that sets the due time.
-        due_us: opened_us + allowed_us, or the deadline less the service time if that is sooner.
+        due_us: opened_us + allowed_us, or the deadline less the service time if that is sooner; a
+            deadline ends the window at once while the service time is not known.
         window_ms: the policy's, as it was tuned.
         allowed_us: the window, but at most share_pct of the tier's latency target.
         tier: of the request that sets the due time. target_ms: what its tier aims at.

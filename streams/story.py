@@ -11,9 +11,11 @@ from typing import Any, Literal
 
 from schemas import decisions as d
 from schemas import facts as f
+from schemas.batches import BatchFormed, WindowOpened
 from schemas.decisions import CAUSES
 from schemas.ids import replica_name
 from schemas.ledger import Entry
+from streams.story_batches import batch_numbers, window_numbers
 from streams.story_parts import TO_AND_FROM_WORKER, DecisionId, Event, Segment, Stage, Story
 
 __all__ = ["Event", "Segment", "Stage", "Story", "tell"]
@@ -41,6 +43,7 @@ class _Teller:
         self._story = Story(request_id)
         self._now_us: dict[int, int] = {}
         self._blocked: dict[str, tuple[d.QueueBlocked, DecisionId]] = {}
+        self._windows: dict[str, WindowOpened] = {}
         self._since_us = 0
         self._at: DecisionId = (0, 0, 0)
         self._arrival: tuple[str, int] | None = None
@@ -76,6 +79,11 @@ class _Teller:
             if isinstance(decision, d.QueueBlocked):
                 self._queue_blocked(decision, now_us)
                 continue
+            if isinstance(decision, WindowOpened):
+                self._window_opened(decision, now_us)
+                continue
+            if isinstance(decision, BatchFormed) and self._id in decision.members:
+                self._event(now_us, "batch formed", batch_numbers(decision))
             if isinstance(decision, d.RequestDispatched):
                 self._count_passed_over(decision)
             if getattr(decision, "id", None) == self._id:
@@ -229,6 +237,13 @@ class _Teller:
             self._event(now_us, f"held back: {decision.cause}", _numbers(decision))
         self._blocked[decision.model] = (decision, self._at)
 
+    def _window_opened(self, decision: WindowOpened, now_us: int) -> None:
+        if decision.model == self._story.model and self._story.stage == "waiting":
+            due_ms = (decision.due_us - now_us) / 1000
+            detail = f"due in {due_ms:g} ms: {window_numbers(decision)}"
+            self._event(now_us, "window opened", detail)
+        self._windows[decision.model] = decision
+
     def _close_wait(self, now_us: int) -> None:
         if self._story.stage == "backoff":
             self._wait_segment("backoff", now_us, "the pause before the next attempt")
@@ -238,7 +253,11 @@ class _Teller:
             self._wait_segment("not on record", now_us, "")
         else:
             decision, decision_id = blocked
-            self._wait_segment(decision.cause, now_us, _numbers(decision), decision_id)
+            why = _numbers(decision)
+            window = self._windows.get(decision.model)
+            if decision.cause == "window" and window is not None:
+                why = f"{why}; {window_numbers(window)}"
+            self._wait_segment(decision.cause, now_us, why, decision_id)
 
     def _close_run(self, decision: d.RequestEnded, now_us: int) -> None:
         """Part the last run by the worker's own durations; the bus has what is left over."""
@@ -253,7 +272,11 @@ class _Teller:
         tokens = f"{usage.output_tokens} tokens"
         for label, us, why in (
             ("queued at the worker", usage.queued_us, "until it joined the batch"),
-            ("prefill", usage.prefill_us, f"{usage.prompt_tokens} tokens"),
+            (
+                "encode" if decision.reason == "embedded" else "prefill",
+                usage.prefill_us,
+                f"{usage.prompt_tokens} tokens",
+            ),
             ("decode", usage.decode_us, tokens),
         ):
             self._segment("run", label, min(self._since_us + us, now_us), why)

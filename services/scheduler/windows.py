@@ -44,8 +44,13 @@ class _Timing:
         return self.opened_us + self.allowed_us
 
     def deadline_due_us(self) -> int | None:
-        """Return when a batch must leave for the nearest deadline, if there is one."""
-        return None if self.deadline_us is None else self.deadline_us - self.service_us
+        """Return when a batch must leave for the nearest deadline, if there is one.
+
+        While it is not known how long a batch takes, that is at once: unknown is not zero.
+        """
+        if self.deadline_us is None:
+            return None
+        return self.deadline_us - self.service_us if self.service_us else self.opened_us
 
     def due_us(self) -> int:
         """Return the earlier of the two."""
@@ -56,18 +61,17 @@ class _Timing:
 
 @dataclass(slots=True)
 class _View:
-    """What is looked at: the model's policy, its state and its replicas that take work."""
+    """What is looked at: the model's policy, its state and its replicas that take work.
+
+    `full` says whether a batch waits to which the replica that takes the most could add nothing.
+    """
 
     keys: Policy
     state: State
     model: Model
     batching: Batching
     ready: list[Replica]
-
-    @property
-    def texts_max(self) -> int:
-        """Texts of a full batch on the replica that takes the most."""
-        return min(self.keys.batch_texts_max, max(replica.max_batch for replica in self.ready))
+    full: bool
 
 
 def due_model(state: State) -> Model | None:
@@ -86,22 +90,24 @@ def find(state: State, model: Model, batching: Batching) -> Found | None:
     """
     keys = state.settings.at(model.profile.model)
     ready = [replica for replica in model.replicas.values() if not replica.draining]
-    view = _View(keys, state, model, batching, ready)
+    widest = max([replica.max_batch for replica in ready], default=0)
+    full = batching.texts_waiting >= min(keys.batch_texts_max, widest)
+    view = _View(keys, state, model, batching, ready, full)
     if not ready:
         return _held(view, cause_without_room(model, ready))
-    timing = _timing(view)
-    why = _closed_by(view, timing)
+    # Where no window is kept the timing is not needed, and this is asked for each arrival.
+    why = _closed_at_once(view) or _closed_in_time(view, _timing(view))
     if why is None:
-        return _keep_open(view, timing)
+        return _keep_open(view, _timing(view))
+    free = _free(view)
+    if not free:
+        return _held(view, "slots")
     head = state.requests[next(model.queue.first(1))]
     if over_every_pool(keys, model, head.texts, head.longest_tokens):
         return head
-    free = _free(view)
     for replica in free:
         if _blocks(keys, replica, head) <= _blocks_allowed(keys, replica):
-            return _form(view, timing, why, replica)
-    if not free:
-        return _held(view, "slots")
+            return _form(view, why, replica)
     # Idle ones are too small for it; a larger one is busy.
     compared = _blocks(keys, free[0], head), max(_blocks_allowed(keys, item) for item in free)
     return _held(view, "kv", compared)
@@ -166,17 +172,22 @@ def _timing(view: _View) -> _Timing:
     return found
 
 
-def _closed_by(view: _View, timing: _Timing) -> ClosedBy | None:
-    """Return why a batch may leave now, or None when the window is kept."""
-    keys, now_us = view.keys, view.state.now_us
-    backlog_closes = keys.window_backlog_closes
-    by_deadline_us = timing.deadline_due_us()
-    if view.batching.texts_waiting >= view.texts_max:
+def _closed_at_once(view: _View) -> ClosedBy | None:
+    """Return why a batch may leave now, whatever the time is, or None."""
+    if view.full:
         return "full"
-    if keys.window_mode == "when_free":
+    if view.keys.window_mode == "when_free":
         return "free"
+    backlog_closes = view.keys.window_backlog_closes
     if backlog_closes is not None and view.model.queue.waiting > backlog_closes:
         return "backlog"
+    return None
+
+
+def _closed_in_time(view: _View, timing: _Timing) -> ClosedBy | None:
+    """Return why the time ends the window, or None when it is kept."""
+    now_us = view.state.now_us
+    by_deadline_us = timing.deadline_due_us()
     if timing.window_due_us() <= now_us:
         return "due"
     return "deadline" if by_deadline_us is not None and by_deadline_us <= now_us else None
@@ -228,7 +239,7 @@ def _held(view: _View, cause: Cause, compared: tuple[int, int] = (0, 0)) -> Bloc
 def _free(view: _View) -> list[Replica]:
     """Return the replicas that may take a batch now, idle ones first."""
     idle = [replica for replica in view.ready if not replica.batches]
-    if view.batching.texts_waiting < view.texts_max:
+    if not view.full:
         return idle
     ahead_max = view.keys.batches_ahead_max
     behind = [replica for replica in view.ready if 0 < len(replica.batches) <= ahead_max]
@@ -284,8 +295,9 @@ def _group(view: _View, replica: Replica, texts_max: int, allowed: int) -> _Grou
     return group
 
 
-def _form(view: _View, timing: _Timing, why: ClosedBy, replica: Replica) -> BatchFormed:
+def _form(view: _View, why: ClosedBy, replica: Replica) -> BatchFormed:
     """Return the batch of the queue's head and of those next to it that fit."""
+    timing = _timing(view)
     texts_max = min(view.keys.batch_texts_max, replica.max_batch)
     allowed = _blocks_allowed(view.keys, replica)
     group = _group(view, replica, texts_max, allowed)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from schemas.batches import BatchFormed
 from schemas.decisions import RequestDispatched
 from schemas.topics import DEAD_LETTER, RESULTS, SIGNALS, TELEMETRY
 from services.recorder.engine import Engine
@@ -103,6 +104,8 @@ def test_queue_depth_is_what_the_decisions_add_up_to(golden: Recorded) -> None:
     for item in ENTRIES:
         for decision in item.decisions:
             kind = decision.kind
+            if getattr(decision, "model", None) != "m":
+                continue
             if kind in {"request-queued.v1", "request-returned.v1"}:
                 waiting.add(decision.id)  # pyright: ignore[reportAttributeAccessIssue] - by kind
             elif kind in {"request-dispatched.v1", "attempt-lost.v1", "request-ended.v1"}:
@@ -193,3 +196,15 @@ def test_every_table_and_column_says_what_it_is(golden: Recorded) -> None:
         " WHERE c.database = 'default' AND t.engine LIKE '%MergeTree' AND c.comment = ''"
     )
     assert columns == []
+
+
+def test_batches_are_told_by_what_closed_them(golden: Recorded) -> None:
+    query = next(query for query in ready_queries() if query.name == "batches")
+    rows = golden.ask(query.sql)
+    formed = [
+        item for entry in ENTRIES for item in entry.decisions if isinstance(item, BatchFormed)
+    ]
+    expected = Counter(item.why for item in formed)
+    assert {row[1]: row[2] for row in rows} == expected
+    assert {row[0] for row in rows} == {"e"}
+    assert sum(row[3] for row in rows) == sum(len(item.members) for item in formed) == 40

@@ -169,8 +169,8 @@ class WindowsMachine(WorkerRules):
 
 
 WindowsMachine.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=60,
+    max_examples=25,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

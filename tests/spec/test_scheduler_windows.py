@@ -14,7 +14,8 @@ from schemas import decisions as d
 from schemas import facts as f
 from schemas.batches import BatchFormed, BatchPlace, WindowOpened, WindowTuned
 from schemas.policy import Override, Policy
-from services.scheduler.step import next_due_us
+from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
+from services.scheduler.step import next_due_us, step
 from tests.spec.scheduler_story import (
     PROFILE,
     Story,
@@ -128,14 +129,33 @@ def test_a_window_closes_when_a_deadline_demands_it_by_the_measured_service_time
     assert batch_of(story).why == "deadline"
 
 
+def test_a_deadline_ends_the_window_at_once_while_no_service_time_is_known() -> None:
+    story = encoder().when(texts("a"), texts("b", at=10, deadline=140))
+    assert (batch_of(story).why, batch_of(story).service_us) == ("deadline", 0)
+
+
 def test_a_nearer_deadline_moves_the_window_that_is_open() -> None:
-    story = encoder().when(texts("a"))
-    story.when(texts("b", at=10, deadline=50)).then(
-        a(d.RequestQueued, id="b"), a(WindowOpened, opened_us=0, due_us=us(60), waiting=2)
+    story = encoder().when(texts("first"), tick(150), embedded("first", at=190))
+    story.when(texts("a", at=200))
+    story.when(texts("b", at=210, deadline=100)).then(
+        a(d.RequestQueued, id="b"), a(WindowOpened, opened_us=us(200), due_us=us(270), waiting=2)
     )
     # It goes away, so the window runs on: that is told when the moved one is due.
-    story.when(cancel("b", at=20)).then(a(d.RequestEnded, id="b"))
-    story.when(tick(60)).then(a(WindowOpened, due_us=us(150), deadline_us=None))
+    story.when(cancel("b", at=220)).then(a(d.RequestEnded, id="b"))
+    story.when(tick(270)).then(a(WindowOpened, due_us=us(350), deadline_us=None))
+
+
+def test_far_deadlines_that_were_given_up_take_no_memory() -> None:
+    story = encoder(replace(STILL, window_backlog_closes=None, batch_texts_max=1024), batch=1024)
+    story.when(texts("first"), tick(150), embedded("first", at=190))
+    for number in range(200):
+        name = f"t-{number}"
+        story.when(texts(name, at=200, deadline=10_000 + number))
+        if number:
+            story.when(cancel(name, at=200))
+    batching = story.state.models["m"].batching
+    assert batching is not None
+    assert len(batching.deadlines) < 100
 
 
 @pytest.mark.parametrize(
@@ -413,3 +433,19 @@ def test_a_model_that_becomes_one_shot_and_back_keeps_its_requests_and_its_books
     story.when(profile_is(PROFILE, at=4))
     assert story.state.models["m"].batching is None
     assert story.state.windows == []
+
+
+def test_a_full_batch_looks_at_no_more_than_fits() -> None:
+    story = encoder(replace(FREE, batch_texts_max=2, batches_ahead_max=0)).when(texts("first"))
+    story.when(*(texts(name, at=1) for name in "abcd"), embedded("first", at=5))
+    assert (batch_of(story).members, batch_of(story).passed_over) == (("a", "b"), 0)
+
+
+def test_a_state_that_was_stored_amid_windows_and_batches_goes_on_as_the_one_that_was_not() -> None:
+    story = encoder(replace(STILL, window_backlog_closes=None))
+    story.when(texts("a"), texts("b"), tick(150), texts("c", at=160, deadline=900, tier="normal"))
+    again = thaw(b"".join(encode_pieces(freeze(story.state))))
+    assert again.windows == story.state.windows
+    for fact in (embedded("a", "b", at=230), texts("d", at=240), tick(310), tick(400)):
+        assert step(again.policy, again, fact) == story.when(fact).decisions
+    assert state_digest(again) == state_digest(story.state)

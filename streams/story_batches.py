@@ -1,0 +1,40 @@
+"""Windows and batches of one-shot models in words, for a request's story. Pure."""
+
+from schemas.batches import BatchFormed, WindowOpened
+
+_WHY = {
+    "full": "as many texts wait as a batch holds",
+    "due": "the window is over",
+    "backlog": "more wait than are held back",
+    "deadline": "the nearest deadline demands it",
+    "free": "no window is kept, and the replica is free",
+}
+
+
+def window_numbers(window: WindowOpened) -> str:
+    """Return what set the window: its length, the tier's target, and the nearest deadline."""
+    text = (
+        f"a window of {window.allowed_us / 1000:g} ms (set to {window.window_ms} ms, at most"
+        f" {window.share_pct}% of the {window.target_ms} ms that tier {window.tier} aims at)"
+    )
+    if window.deadline_us is None or window.due_us == window.opened_us + window.allowed_us:
+        return text
+    return (
+        f"{text}, cut to {(window.due_us - window.opened_us) / 1000:g} ms by a deadline and"
+        f" {window.service_us / 1000:g} ms of work"
+    )
+
+
+def batch_numbers(formed: BatchFormed) -> str:
+    """Return why the batch left, what is in it, and what it takes."""
+    text = (
+        f"batch {formed.batch} of {len(formed.members)} requests and {formed.texts} of at most"
+        f" {formed.texts_max} texts left: {_WHY[formed.why]}; padded to"
+        f" {formed.longest_tokens} tokens ({formed.padding_pct}% padding), {formed.blocks} of"
+        f" {formed.blocks_allowed} blocks; {formed.waiting} waited"
+    )
+    if formed.passed_over:
+        text += f", {formed.passed_over} were passed over for their length or size"
+    if formed.ahead:
+        text += f"; {formed.ahead} batches stand before it at the replica"
+    return text
