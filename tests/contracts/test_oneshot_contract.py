@@ -4,7 +4,7 @@ Runs over the sentence encoder in torch and over the simulated one.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -156,33 +156,38 @@ def test_unusable_work_fails_alone_and_says_why(engine: OneShotEngine) -> None:
     assert len(results) == 1, "a refused member was waited for"
 
 
-def test_a_fault_of_the_encoder_fails_the_text_that_brings_it_about_and_no_other(
-    engine: OneShotEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encode = engine._encoder.encode
-    bad = engine._encoder.ids("poison")
+class Faulty:
+    """An encoder that fails at the text "poison", and gives no number for "void"."""
 
-    def faulty(rows: list[list[int]]) -> list[bytes]:
-        if bad in rows:
+    dimension = 2
+
+    def ids(self, text: str) -> list[int]:
+        return [{"poison": 13, "void": 0}.get(text, 7)]
+
+    def encode(self, rows: Sequence[Sequence[int]]) -> list[bytes]:
+        if [13] in rows:
             raise RuntimeError("out of memory")
-        return encode(rows)
+        return [b"\0\0\xc0\x7f" * 2 if row == [0] else b"\0\0\x80\x3f" * 2 for row in rows]
 
-    monkeypatch.setattr(engine._encoder, "encode", faulty)
+
+def faulty() -> OneShotEngine:
+    return OneShotEngine(made_up().info, Faulty(), VirtualClock())
+
+
+def test_a_fault_of_the_encoder_fails_the_text_that_brings_it_about_and_no_other() -> None:
+    engine = faulty()
     for name in ("a", "poison", "b"):
         engine.add(work(name, name, batch=(1, 3)))
     (result,) = drain(engine)
     assert [item.key.id for item in result.finished] == ["a", "b"]
     (fault,) = result.failed
-    assert fault.key.id == "poison"
-    assert fault.retryable
+    assert (fault.key.id, fault.retryable) == ("poison", True)
     assert "out of memory" in fault.reason
 
 
-def test_a_vector_that_is_not_finite_fails_its_request(
-    engine: OneShotEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine._encoder, "encode", lambda rows: [b"\0\0\xc0\x7f" * 384] * len(rows))
-    engine.add(work("a"))
+def test_a_vector_that_is_not_finite_fails_its_request() -> None:
+    engine = faulty()
+    engine.add(work("a", "fine", "void", "fine"))
     (result,) = drain(engine)
     assert "not finite" in result.failed[0].reason
 

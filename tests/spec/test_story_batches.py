@@ -4,9 +4,9 @@ from schemas.codec import encode_entry
 from schemas.ledger import GENESIS_CHAIN
 from streams.story import Story, tell
 from streams.story_sources import Sieve
+from tests.spec.oneshot_story import ENCODER, STILL, embedded, texts
 from tests.spec.replay_ledger import HandMade, begun
 from tests.spec.scheduler_story import policy_is, profile_is, ready, tick, us
-from tests.spec.test_scheduler_windows import ENCODER, STILL, embedded, texts
 
 
 def batched() -> HandMade:
