@@ -24,7 +24,7 @@ class Settings:
         self._tenants = {override.tenant for override in policy.overrides}
         self._answers: dict[_Where, Policy] = {}
 
-    def at(self, model: str, tier: Tier | None = None, tenant: str | None = None) -> Policy:
+    def at(self, model: str | None, tier: Tier | None = None, tenant: str | None = None) -> Policy:
         """Return the policy that holds there; its `overrides` are those of the whole."""
         if not self.policy.overrides:
             return self.policy
@@ -47,7 +47,7 @@ class Settings:
             and override.tier in {None, tier}
             and override.tenant in {None, tenant}
         ]
-        # The sort is stable, so of two alike the later one is put last and wins.
+        # The most particular is put last and wins.
         fitting.sort(key=_precedence)
         return replace(self.policy, **{override.key: override.value for override in fitting})
 
