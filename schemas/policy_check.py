@@ -186,7 +186,7 @@ def _override_faults(value: Any) -> Iterator[Fault]:
                 yield Fault((*path, "value"), name, "", "it is set twice there")
 
 
-def named(override: Mapping[str, Any]) -> str:
+def named(override: Mapping[Any, Any]) -> str:
     """Return in words what an override is for: "for model x, tier batch"."""
     names = [f"{name} {override[name]}" for name in SCOPES if override.get(name) is not None]
     return "for " + ", ".join(names) if names else "everywhere"

@@ -72,6 +72,11 @@ class History:
         """Return the version of that number, or None."""
         return next((one for one in self.versions if one.policy.version == number), None)
 
+    def before(self, version: Version) -> Version | None:
+        """Return the one that was in force before `version`, or None for the first."""
+        index = self.versions.index(version)
+        return self.versions[index - 1] if index else None
+
     def add(self, offset: int, key: bytes | None, raw: bytes | None) -> None:
         """Take in the next record; profiles and tombstones are passed over."""
         if raw is None:
@@ -84,6 +89,9 @@ class History:
                 self.refused.append(Refused(offset, reason, None))
             return
         if not isinstance(asked, PolicySet):
+            reason = unreadable_because(raw)
+            if reason is not None:
+                self.refused.append(Refused(offset, reason, None))
             return
         reason = refusal(self.active.policy, asked, key, raw)
         if reason is not None:

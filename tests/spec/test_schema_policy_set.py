@@ -40,6 +40,7 @@ def test_a_history_begins_with_the_built_in_policy() -> None:
     assert made.active.who == "headway"
     assert made.active.digest == policy_digest(Policy())
     assert made.version(1) is made.active
+    assert made.before(made.active) is None
     assert made.version(2) is None
 
 
@@ -50,6 +51,7 @@ def test_each_version_comes_into_force_with_who_when_and_why() -> None:
     assert (made.active.who, made.active.why, made.active.at_us) == ("bob", "to see", 5)
     assert (made.active.offset, made.active.based_on) == (1, 2)
     assert made.refused == []
+    assert made.before(made.active) is made.version(2)
 
 
 def test_of_two_who_set_at_the_same_time_the_first_on_the_log_wins() -> None:
@@ -159,12 +161,13 @@ def test_a_history_passes_over_what_is_no_policy_and_keeps_why_one_was_none() ->
         (b"profile/m", encode(SMOLLM2_135M)),
         (b"policy/2/x", None),
         (None, b"garbage"),
+        (b"policy/default", encode(Policy(version=2))),
         (b"policy/2/x", _changed(attempts_max=0)),
         a_set(2),
     )
     assert made.active.policy.version == 2
-    assert [one.offset for one in made.refused] == [0, 5]
-    assert "attempts_max cannot be 0" in made.refused[1].reason
+    assert [one.offset for one in made.refused] == [0, 5, 6]
+    assert "attempts_max cannot be 0" in made.refused[2].reason
     assert made.refused[0].asked is None
 
 
