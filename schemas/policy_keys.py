@@ -60,12 +60,16 @@ def bound_of(schema: Mapping[str, Any]) -> str:
         each = schema["prefixItems"][0] if "prefixItems" in schema else schema["items"]
         count = _between(schema, "minItems", "maxItems")
         return f"a list of {count} values, each {bound_of(each)}"
-    return f"a whole number from {_between(schema, 'minimum', 'maximum')}"
+    return f"a whole number, {_between(schema, 'minimum', 'maximum')}"
 
 
 def _between(schema: Mapping[str, Any], least: str, most: str) -> str:
-    low, high = f"{schema[least]:,}", f"{schema[most]:,}"
-    return low if low == high else f"{low} to {high}"
+    low, high = (f"{schema[word]:,}" if word in schema else None for word in (least, most))
+    if low == high:
+        return low or "any"
+    if high is None:
+        return f"{low} or more"
+    return f"{low} to {high}" if low else f"at most {high}"
 
 
 def _keys() -> Mapping[str, Key]:

@@ -32,7 +32,7 @@ def test_a_policy_without_fault_becomes_one_again() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        (CAP, 0, f"{CAP} cannot be 0: it is below 1; it takes a whole number from 1 to 86,400,000"),
+        (CAP, 0, f"{CAP} cannot be 0: it is below 1; it takes a whole number, 1 to 86,400,000"),
         (CAP, 86_400_001, f"{CAP} cannot be 86400001: it is above 86,400,000; it takes"),
         (CAP, "5s", f'{CAP} cannot be "5s": it is a text; it takes a whole number'),
         (CAP, True, f"{CAP} cannot be true: it is a switch; it takes a whole number"),

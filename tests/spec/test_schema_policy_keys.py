@@ -31,19 +31,22 @@ def test_a_key_that_may_be_overridden_has_a_single_value(name: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        (WHOLE, "a whole number from 1 to 86,400,000"),
+        (WHOLE, "a whole number, 1 to 86,400,000"),
+        ({"type": "integer", "minimum": 1}, "a whole number, 1 or more"),
+        ({"type": "integer", "maximum": 9}, "a whole number, at most 9"),
+        ({"type": "integer"}, "a whole number, any"),
         ({"type": "boolean"}, "true or false"),
         ({"type": "string", "minLength": 1, "maxLength": 9}, "a text of 1 to 9 characters"),
         ({"type": "string", "enum": ["full", "quantile"]}, "one of full, quantile"),
         ({"type": "string", "const": "full"}, "one of full"),
-        ({"anyOf": [WHOLE, {"type": "null"}]}, 'a whole number from 1 to 86,400,000, or "none"'),
+        ({"anyOf": [WHOLE, {"type": "null"}]}, 'a whole number, 1 to 86,400,000, or "none"'),
         (
             {"type": "array", "items": WHOLE, "minItems": 1, "maxItems": 100},
-            "a list of 1 to 100 values, each a whole number from 1 to 86,400,000",
+            "a list of 1 to 100 values, each a whole number, 1 to 86,400,000",
         ),
         (
             {"type": "array", "prefixItems": [WHOLE] * 4, "minItems": 4, "maxItems": 4},
-            "a list of 4 values, each a whole number from 1 to 86,400,000",
+            "a list of 4 values, each a whole number, 1 to 86,400,000",
         ),
     ],
 )
