@@ -26,6 +26,7 @@ from schemas.decisions import AnyDecision, Decision
 from schemas.facts import AnyFact
 from schemas.ledger import Entry
 from schemas.policy import Policy
+from schemas.policy_set import PolicySet
 from schemas.profile import Profile
 
 _CHAIN_PREFIX = b',"chain":"'
@@ -47,6 +48,7 @@ BusMessage = (
     | DeviceSample
     | SnapshotChunk
     | Policy
+    | PolicySet
     | Profile
 )
 _BUS: TypeAdapter[BusMessage] = TypeAdapter(
