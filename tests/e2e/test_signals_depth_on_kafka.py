@@ -28,6 +28,7 @@ from tests.e2e.signals_ledger import (
     Told,
     WrittenLedger,
     dead_letters,
+    dead_letters_once_there,
     depths_of,
     running,
 )
@@ -153,7 +154,7 @@ async def test_an_altered_entry_makes_its_cell_unknown(deployment: Deployment) -
     async with running(deployment.bootstrap, deployment.state_dir):
         unknown = await deployment.told.until(0, 49, known=False)
         assert unknown.ledger_seq == 49
-        letters = await dead_letters(deployment.bootstrap, 0)
+        letters = await dead_letters_once_there(deployment.bootstrap, 0)
         assert "altered at seq 50" in letters[0].reason
 
 
