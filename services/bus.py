@@ -7,6 +7,7 @@ through `bounded`.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from aiokafka.structs import ConsumerRecord
 
 from schemas.profile import Profile
 from schemas.topics import TOPICS, WORK_PREFIX, Topic, work_topic
+from services import batches
 
 T = TypeVar("T")
 
@@ -47,6 +49,9 @@ _FINAL = {
         PolicyViolationError,
     )
 }
+
+# No record may stop a reader, whoever makes its consumer.
+batches.install()
 
 Headers = list[tuple[str, bytes]]
 Record = ConsumerRecord[bytes, bytes]
@@ -183,24 +188,33 @@ async def read_range(
     Ends too where the rest of the range holds no records (transaction markers, compacted ones).
 
     Raises:
-        BusError: the broker went silent before the end was reached.
+        BusError: the broker went silent before the end was reached, or answers and gives nothing:
+            a consumer can stand still for ever after a broker's restart.
     """
     if start >= end:
         return
     consumer.seek(partition, start)
+    moved_s, stood_at = time.monotonic(), start
     while True:
         got = await bounded(consumer.getmany(partition, timeout_ms=1000), "answer a fetch")
         for record in got.get(partition, ()):
             if record.offset >= end:
                 return
             yield record
-        if not got:
-            position = await bounded(consumer.position(partition), "tell a position")
-            stable_end = await _stable_end(consumer, partition)
-            if position >= min(end, stable_end):
+        position = await bounded(consumer.position(partition), "tell a position")
+        if got or position != stood_at:
+            moved_s, stood_at = time.monotonic(), position
+            if position >= end:
                 return
-        elif await bounded(consumer.position(partition), "tell a position") >= end:
+        elif position >= min(end, await _stable_end(consumer, partition)):
             return
+        elif time.monotonic() - moved_s > CALL_S_MAX:
+            raise BusError(
+                f"Kafka gave nothing of {partition.topic}/{partition.partition} from offset"
+                f" {position} on for {CALL_S_MAX:g} s, though there should be records up to"
+                f" {end - 1}; a new consumer may get on, so try again, and look at the broker's log"
+                " if that stands still too"
+            )
 
 
 async def _stable_end(consumer: AIOKafkaConsumer, partition: TopicPartition) -> int:

@@ -27,6 +27,7 @@ from schemas.policy import Policy
 from schemas.profile import Profile
 from schemas.requests import Cancel, InferenceRequest
 from schemas.topics import CONFIG, REQUESTS, WORKER_EVENTS
+from services.batches import fault_of, raw_value
 from services.bus import Record
 
 CountTokens = Callable[[InferenceRequest], int]
@@ -64,11 +65,14 @@ class Edge:
 
     def read(self, record: Record, at_us: int) -> Read | None:
         """Return the record's fact, or None for a config tombstone, which asks for nothing."""
+        source = (record.topic, record.partition, record.offset)
+        fault = fault_of(record)
+        if fault is not None:
+            return Read(unreadable(record, at_us, fault), source, raw_value(record))
         if record.topic == CONFIG and record.value is None:
             return None
         read = self._request if record.topic == REQUESTS else self._message
         fact, payload = read(record, at_us)
-        source = (record.topic, record.partition, record.offset)
         return Read(fact, source, record.value, payload)
 
     def _request(self, record: Record, at_us: int) -> tuple[Fact, InferenceRequest | None]:
@@ -190,7 +194,7 @@ def unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:
         partition=record.partition,
         offset=record.offset,
         reason=reason,
-        body_bytes=len(record.value or b""),
+        body_bytes=len(raw_value(record) or b""),
     )
 
 

@@ -5,7 +5,6 @@ read once more from its source. Each message carries the decision's id in its he
 drops one that it has seen. Touches no network itself; payloads come through `Sources`.
 """
 
-import base64
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,8 +16,6 @@ from schemas.ids import replica_name
 from schemas.ledger import Entry
 from schemas.requests import InferenceRequest
 from schemas.topics import DEAD_LETTER, REQUESTS, RESULTS, work_topic
-
-DEAD_LETTER_BODY_BYTES_MAX = 512 * 1024
 
 Headers = list[tuple[str, bytes]]
 
@@ -35,7 +32,7 @@ class Sources(Protocol):
         ...
 
     async def raw(self, topic: str, partition: int, offset: int) -> bytes | None:
-        """Return the raw value of any input record, or None if it is null or gone."""
+        """Return the raw value of any input record, or None if it is null, gone or out of reach."""
         ...
 
 
@@ -110,28 +107,11 @@ async def _messages(
     if isinstance(decision, d.RequestRouted):
         return await _routed(entry.cell, decision, sources, cells)
     if isinstance(decision, d.MessageDeadLettered):
-        raw = await sources.raw(decision.topic, decision.partition, decision.offset)
-        letter = dead_letter(
-            decision.topic, decision.partition, decision.offset, decision.reason, raw
-        )
+        source = (decision.topic, decision.partition, decision.offset)
+        letter = messages.dead_letter(source, await sources.raw(*source), decision.reason)
         key = f"{decision.topic}/{decision.partition}/{decision.offset}"
         return [(DEAD_LETTER, entry.cell, key, encode(letter), [])]
     raise TypeError(f"no effect is defined for the decision {decision.kind}")
-
-
-def dead_letter(
-    topic: str, partition: int, offset: int, reason: str, raw: bytes | None
-) -> messages.DeadLetter:
-    """Return the dead letter for a record that could not be decoded; a long body is cut."""
-    body = None if raw is None else raw[:DEAD_LETTER_BODY_BYTES_MAX]
-    return messages.DeadLetter(
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        reason=reason,
-        body_bytes=len(raw or b""),
-        body_base64=None if body is None else base64.b64encode(body).decode(),
-    )
 
 
 async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
