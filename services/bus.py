@@ -33,6 +33,7 @@ CALL_S_MAX = 10.0
 STOP_S_MAX = 3.0
 REQUEST_BYTES_MAX = 16 * 1024 * 1024
 SESSION_MS = 6_000
+TOPIC_POLL_S = 0.05
 # Copies of each record on a cluster; a single broker holds one.
 REPLICAS_MAX = 3
 # A fetch that finds nothing comes back after this long, so a stop never waits longer for it.
@@ -244,17 +245,34 @@ async def partition_count(bootstrap: str, topic: str) -> int:
 async def ensure_topics(bootstrap: str, cells: int) -> int:
     """Create every topic that is missing; return the number of cells of the deployment.
 
-    A deployment that exists keeps its number of cells, whatever is asked for.
+    A deployment that exists keeps its number of cells, whatever is asked for: as many as its first
+    topic has partitions.
 
     Raises:
         BusError: the broker refused; the sentence names the topic.
     """
-    existing = await partition_count(bootstrap, TOPICS[0].name)
-    cells = existing or cells
-    wanted = [topic for topic in TOPICS if topic.partitions != "work-slots"]
-    counts = {topic.name: topic.partition_count(cells) for topic in wanted}
-    await _create(bootstrap, {topic.name: topic for topic in wanted}, counts)
-    return cells
+    first, *others = [topic for topic in TOPICS if topic.partitions != "work-slots"]
+    agreed = await partition_count(bootstrap, first.name)
+    if not agreed:
+        # Alone, so that of two processes that begin together the one that comes first decides.
+        await _create(bootstrap, {first.name: first}, {first.name: first.partition_count(cells)})
+        agreed = await _count_once_there(bootstrap, first.name)
+    counts = {topic.name: topic.partition_count(agreed) for topic in others}
+    await _create(bootstrap, {topic.name: topic for topic in others}, counts)
+    return agreed
+
+
+async def _count_once_there(bootstrap: str, topic: str) -> int:
+    """Return how many partitions a topic has that was just created: it is seen a little later."""
+    until_s = time.monotonic() + CALL_S_MAX
+    while not (count := await partition_count(bootstrap, topic)):
+        if time.monotonic() > until_s:
+            raise BusError(
+                f"Kafka took the topic {topic} and did not show it within {CALL_S_MAX:g} s;"
+                " is the broker's controller up?"
+            )
+        await asyncio.sleep(TOPIC_POLL_S)
+    return count
 
 
 async def ensure_work_topic(bootstrap: str, profile: Profile) -> int:

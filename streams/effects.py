@@ -5,7 +5,7 @@ read once more from its source. Each message carries the decision's id in its he
 drops one that it has seen. Touches no network itself; payloads come through `Sources`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from schemas import bus as messages
@@ -15,7 +15,13 @@ from schemas.facts import WorkFinished, WorkLeft
 from schemas.ids import replica_name
 from schemas.ledger import Entry
 from schemas.requests import InferenceRequest
-from schemas.topics import DEAD_LETTER, REQUESTS, RESULTS, work_topic
+from schemas.topics import DEAD_LETTER, REQUESTS, RESULTS, WORKER_EVENTS, work_topic
+
+# A record of headway.results takes 16 MiB, with its key and headers. A worker's report of as much
+# makes an outcome that is longer, and one that came compressed may hold more.
+RESULT_BYTES_MAX = 16 * 1024 * 1024 - 64 * 1024
+# What is left of such a text: as JSON a character may take six bytes.
+CUT_TEXT_CHARS = RESULT_BYTES_MAX // 8
 
 Headers = list[tuple[str, bytes]]
 
@@ -168,7 +174,16 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
         policy_version=entry.policy_version,
         policy_digest=entry.policy_digest,
     )
-    return encode(result)
+    value = encode(result)
+    if text is None or len(value) <= RESULT_BYTES_MAX:
+        return value
+    cut = (
+        f"the text is cut to {CUT_TEXT_CHARS} of its {len(text)} characters: the outcome would not"
+        f" fit into a record; all of it is in {WORKER_EVENTS}/{entry.cell} at offset"
+        f" {decision.output_offset}"
+    )
+    detail = f"{decision.detail}; {cut}" if decision.detail else cut
+    return encode(replace(result, text=text[:CUT_TEXT_CHARS], detail=detail))
 
 
 def outputs_in(report: messages.WorkerReport) -> dict[str, str] | None:
