@@ -32,8 +32,6 @@ _HEAD = struct.Struct(">qiibIhiqqqhii")
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT = 8
 _LENGTH_END = 12
-_MAGIC_AT = 16
-_MAGIC = 2
 _ATTRIBUTES_AT = 21
 _CODEC_MASK = 0x07
 _APPEND_TIME_MASK = 0x08
@@ -105,40 +103,59 @@ class Batches:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+        self._client = MemoryRecords(data)
+        self.has_next = self._client.has_next
 
     def size_in_bytes(self) -> int:
         """Return how many bytes were fetched."""
         return len(self._data)
 
-    def has_next(self) -> bool:
-        """Return whether a whole batch is left; the broker cuts the last one where it likes."""
-        return 0 < self._end() <= len(self._data)
+    def next_batch(self) -> Any:
+        """Return the next batch, or None when no whole one is left: the broker may cut the last.
 
-    def next_batch(self) -> "Batch | None":
-        """Return the next batch, or None when no whole one is left."""
-        if not self.has_next():
+        One of a format that brokers since version 4 neither take nor keep is the client's own.
+        """
+        client = self._client.next_batch()
+        if client is None:
             return None
-        start, self._at = self._at, self._end()
-        return Batch(self._data[start : self._at])
-
-    def _end(self) -> int:
-        """Return where the next batch ends, or 0 when not even its length is there."""
-        if self._at + _LENGTH_END > len(self._data):
-            return 0
-        (length,) = _LENGTH.unpack_from(self._data, self._at + _LENGTH_AT)
-        return self._at + _LENGTH_END + max(0, length)
+        start = self._at
+        (length,) = _LENGTH.unpack_from(self._data, start + _LENGTH_AT)
+        self._at = start + _LENGTH_END + length
+        if not isinstance(client, DefaultRecordBatch):
+            return client
+        return Batch(client, self._data, start, self._at)
 
 
 class Batch:
-    """One batch: what the client asks of it, and its records one by one."""
+    """One batch: what the client asks of it, and its records one by one.
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._client: Any = MemoryRecords(data).next_batch()
+    Most hold one record, so as little as can be is done before it is clear that a record is broken.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what the client's own batch says: offsets, producer, and the kind of batch."""
-        return getattr(self._client, name)
+    __slots__ = (
+        "_client",
+        "_end",
+        "_fetched",
+        "_start",
+        "base_offset",
+        "is_control_batch",
+        "is_transactional",
+        "next_offset",
+        "producer_id",
+        "validate_crc",
+    )
+
+    def __init__(self, client: Any, fetched: bytes, start: int, end: int) -> None:
+        self._client = client
+        self._fetched = fetched
+        self._start = start
+        self._end = end
+        self.base_offset: int = client.base_offset
+        self.next_offset: int = client.next_offset
+        self.is_control_batch: bool = client.is_control_batch
+        self.is_transactional: bool = client.is_transactional
+        self.producer_id: int | None = client.producer_id
+        self.validate_crc = client.validate_crc
 
     def __next__(self) -> Any:
         """Return the one record of a control batch, which only brokers write."""
@@ -147,23 +164,33 @@ class Batch:
     def __iter__(self) -> Iterator[Any]:
         """Yield the records, good and broken.
 
-        Where the client gives up, the batch is read from its beginning by `_by_hand`; the fetch
-        leaves out the offsets that it has had.
+        Where the client gives up, or gives an offset that is not the batch's own, the batch is read
+        from its beginning by `_by_hand`; the fetch leaves out the offsets that it has had.
         """
-        if self._data[_MAGIC_AT] != _MAGIC:
-            # Formats that brokers since version 4 neither take nor keep.
-            yield from self._client
-            return
+        client, plain = self._client, None
+        if client.compression_type:
+            try:
+                plain = self._plain()
+            except InflateError as error:
+                yield self._whole_as_broken(str(error))
+                return
+            client = DefaultRecordBatch(plain)
+        previous, last = self.base_offset - 1, self.next_offset - 1
         try:
-            plain = self._plain()
-        except InflateError as error:
-            yield self._whole_as_broken(str(error))
-            return
-        try:
-            client = self._client if plain is self._data else DefaultRecordBatch(plain)
-            yield from self._in_order(client)
-        except Exception:  # noqa: BLE001 - it raises what its C code meets; the records tell more
-            yield from self._in_order(self._by_hand(plain))
+            for record in client:
+                offset = record.offset
+                if not previous < offset <= last:
+                    break
+                previous = offset
+                yield record
+            else:
+                return
+        except Exception:  # noqa: BLE001, S110 - it raises what its C code meets; the records tell more
+            pass
+        yield from self._in_order(self._by_hand(self._bytes() if plain is None else plain))
+
+    def _bytes(self) -> bytes:
+        return self._fetched[self._start : self._end]
 
     def _in_order(self, records: Iterator[Any]) -> Iterator[Any]:
         """Yield the records, those whose offsets are not the batch's own as broken ones.
@@ -171,7 +198,7 @@ class Batch:
         The broker does not look at the offsets inside a batch. One far ahead would pass for the
         last that was read, and every record after it for one that was read before.
         """
-        last, previous = self._client.next_offset - 1, self._client.base_offset - 1
+        last, previous = self.next_offset - 1, self.base_offset - 1
         for record in records:
             if previous < record.offset <= last:
                 previous = record.offset
@@ -183,17 +210,15 @@ class Batch:
 
     def _plain(self) -> bytes:
         """Return the batch without compression: its head, which says so, and the records."""
-        codec = self._client.attributes & _CODEC_MASK
-        if not codec:
-            return self._data
-        head = bytearray(self._data[: _HEAD.size])
+        data = self._bytes()
+        head = bytearray(data[: _HEAD.size])
         attributes = self._client.attributes & ~_CODEC_MASK
         head[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2] = attributes.to_bytes(2, "big", signed=True)
-        return bytes(head) + inflate(codec, self._data[_HEAD.size :])
+        return bytes(head) + inflate(self._client.compression_type, data[_HEAD.size :])
 
     def _whole_as_broken(self, fault: str) -> _Broken:
         """Return one record for the whole batch, at its last offset: what follows is read on."""
-        first, last = self._client.base_offset, self._client.next_offset - 1
+        first, last = self.base_offset, self.next_offset - 1
         return self._broken(last, f"the batch of the offsets {first} to {last}: {fault}")
 
     def _broken(self, offset: int, fault: str, value: bytes | None = None) -> _Broken:
@@ -202,16 +227,16 @@ class Batch:
 
     def _by_hand(self, plain: bytes) -> Iterator[Any]:
         reader = _Reader(plain, _HEAD.size)
-        offset = self._client.base_offset - 1
+        offset = self.base_offset - 1
         (count,) = _LENGTH.unpack_from(plain, _HEAD.size - _LENGTH.size)
         for _ in range(count):
             try:
                 end = reader.varint()
                 end += reader.at
                 record = self._record(reader)
-            except (IndexError, ValueError) as error:
+            except (OverflowError, ValueError) as error:
                 # Where the next record begins is not known either.
-                last = self._client.next_offset - 1
+                last = self.next_offset - 1
                 yield self._broken(last, f"the batch is damaged behind offset {offset}: {error}")
                 return
             offset = record.offset
@@ -222,14 +247,14 @@ class Batch:
         """Read one record as the protocol has it.
 
         Raises:
-            IndexError, ValueError: its lengths do not fit.
+            OverflowError, ValueError: its lengths do not fit, or a number is beyond 64 bits.
         """
         client = self._client
         reader.take(1)
         stamp = client.first_timestamp + reader.varint()
         if client.attributes & _APPEND_TIME_MASK:
             stamp = client.max_timestamp
-        offset = client.base_offset + reader.varint()
+        offset = self.base_offset + reader.varint()
         key, value = reader.sized(), reader.sized()
         headers: list[tuple[str, bytes | None]] = []
         for _ in range(reader.varint()):

@@ -112,6 +112,13 @@ def test_an_offset_that_is_not_the_batch_s_own_is_not_believed() -> None:
     assert raw_value(records[1]) == b"b"
 
 
+def test_an_offset_beyond_64_bits_ends_its_batch_and_nothing_else() -> None:
+    far = THREE[0].encoded(0) + THREE[1].encoded(2**63 - 1) + THREE[2].encoded(2)
+    records = read(RawBatch(THREE, packed=far).encoded(BASE), RawBatch(THREE).encoded(8))
+    assert told(records) == [(5, b"a"), (7, None), (8, b"a"), (9, b"b"), (10, b"c")]
+    assert "is damaged behind offset 5" in str(fault_of(records[1]))
+
+
 def test_what_is_left_of_a_damaged_batch_is_one_broken_record() -> None:
     """The broker takes none of these; a disk may give one."""
     for cut in range(1, len(plain_of(THREE))):
