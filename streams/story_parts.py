@@ -51,12 +51,32 @@ class Event:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Where a request that has not ended stands now.
+
+    Attributes:
+        cause: what holds it back, of CAUSES or "not on record"; None when nothing does.
+        why: the numbers that were compared when that cause came up; or how far a run has got.
+        since_us: from when on it stands there.
+        decision: which one says so, if one does.
+    """
+
+    stage: Stage
+    cause: str | None
+    why: str
+    since_us: int
+    decision: DecisionId | None = None
+
+
 @dataclass(slots=True)
 class Story:
     """All about one request, in order.
 
     Attributes:
-        until_us: up to when it is told: its end, or the last entry that was read.
+        until_us: up to when it is told: its end; while it lives, now or the last entry if later.
+        newest_entry_us: the stamp of the last entry of its cell that was read.
+        present: where it stands at `until_us`; None once it is over.
         wait_us, run_us: as the segments add up.
         recorded_wait_us: as the core recorded it last, at a dispatch or at the end.
         unexplained_us: recorded_wait_us less the waits of the segments up to that record.
@@ -72,6 +92,8 @@ class Story:
     stage: Stage = "unknown"
     arrived_us: int = 0
     until_us: int = 0
+    newest_entry_us: int = 0
+    present: Present | None = None
     prompt_tokens: int = 0
     max_output_tokens: int = 0
     attempts: int = 0
@@ -87,6 +109,11 @@ class Story:
     events: list[Event] = field(default_factory=list[Event])
     segments: list[Segment] = field(default_factory=list[Segment])
     policies: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+
+    @property
+    def over(self) -> bool:
+        """Whether it has its outcome."""
+        return self.stage == "ended"
 
     @property
     def wait_us(self) -> int:
