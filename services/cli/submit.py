@@ -50,7 +50,12 @@ WAIT_S = 300.0
 )
 @click.option("--id", "request_id", help="The request's id; made up if left out.")
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="A label of your own.")
-@click.option("--follow", is_flag=True, help="Print the output as it is generated.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Print the output as it is generated; of a request that is under way, first what was"
+    " generated so far.",
+)
 @click.option("--no-wait", is_flag=True, help="Print the id and do not wait for the outcome.")
 @click.option(
     "--timeout-s",
@@ -189,7 +194,7 @@ async def _outcome(
                 return before, False
         if show_piece is None:
             return await client.run(request, timeout_s), False
-        async for piece in client.follow(request, timeout_s):
+        async for piece in client.follow(request, timeout_s, late=look_back):
             if isinstance(piece, Result):
                 return piece, True
             show_piece(piece)

@@ -14,6 +14,7 @@ from typing import Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
+from pydantic_core import to_json
 
 from schemas.bus import Result, TokenPiece, Tokens
 from schemas.codec import CodecError, decode
@@ -126,22 +127,23 @@ class Client:
         return result
 
     async def follow(
-        self, request: InferenceRequest, timeout_s: float | None = None
+        self, request: InferenceRequest, timeout_s: float | None = None, *, late: bool = False
     ) -> AsyncIterator[TokenPiece | Result]:
         """Send `request` and yield its output piece by piece, and its outcome at last.
 
         The pieces are the new ones only, whatever attempts they come from; together they are the
-        outcome's text.
+        outcome's text. `late`: it may be under way already, so what was generated so far comes
+        first, from what headway.tokens still holds; it counts for the client's first follow.
 
         Raises:
             As `run`.
         """
-        await self._read_tokens()
         pieces: asyncio.Queue[TokenPiece] = asyncio.Queue()
         self._followed[request.id] = pieces
         assembly = Assembly()
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
         try:
+            await self._read_tokens(late=late)
             await self.submit(request.model_copy(update={"stream": True}))
             future = self._waiting[request.id]
             while not future.done() or not pieces.empty():
@@ -199,8 +201,13 @@ class Client:
             future.set_result(result)
 
     def _on_tokens(self, record: bus.Record) -> None:
-        if not self._followed:
+        if not self._followed or record.value is None:
             return
+        if len(self._followed) == 1:
+            # Of an hour of everybody's tokens only this one's are worth decoding.
+            (followed,) = self._followed
+            if to_json(followed) not in record.value:
+                return
         try:
             message = decode(record.value)
         except CodecError as error:
@@ -212,11 +219,11 @@ class Client:
                 if queue is not None:
                     queue.put_nowait(piece)
 
-    async def _read_tokens(self) -> None:
+    async def _read_tokens(self, *, late: bool) -> None:
         async with self._tokens_lock:
             if self._tokens is None:
                 tail = Tail(self._bootstrap, TOKENS, self.cells, self._on_tokens)
-                await tail.start()
+                await tail.start(from_the_beginning=late)
                 self._tokens = tail
 
     async def _next_piece(
