@@ -23,6 +23,8 @@ from streams.story_parts import (
     Segment,
     Stage,
     Story,
+    counted,
+    numbers,
 )
 
 __all__ = ["Event", "Present", "Segment", "Stage", "Story", "tell"]
@@ -94,7 +96,7 @@ class _Teller:
                 return Present("backoff", "backoff", lost[-1].detail, since_us)
             case "running":
                 joined = "" if self._started_event is not None else "; it has not joined a batch"
-                why = f"attempt {story.attempts} on {story.replica}: {self._tokens} tokens so far"
+                why = f"attempt {story.attempts} on {story.replica}: {self._so_far()}"
                 return Present("running", None, why + joined, since_us)
             case _:
                 last = story.events[-1]
@@ -106,7 +108,7 @@ class _Teller:
         if blocked is None:
             return NOT_ON_RECORD, "", None
         decision, decision_id = blocked
-        return decision.cause, _numbers(decision), decision_id
+        return decision.cause, numbers(decision), decision_id
 
     def read(self, entry: Entry) -> None:
         cell = entry.cell
@@ -137,7 +139,7 @@ class _Teller:
             return
         via = "" if fact.routed_by is None else f", sent on by cell {fact.routed_by[0]}"
         if isinstance(fact, f.RequestArrived):
-            detail = f"{fact.prompt_tokens} prompt tokens, {fact.body_bytes} bytes{via}"
+            detail = f"{counted(fact.prompt_tokens, 'prompt token')}, {fact.body_bytes} bytes{via}"
         else:
             detail = f"{fact.detail}{via}"
         self._event(fact.arrived_us, "arrived", detail)
@@ -160,9 +162,12 @@ class _Teller:
     def progressed(self, fact: f.WorkProgressed, now_us: int) -> None:
         for item in fact.items:
             if item.id == self._id and item.attempt == self._story.attempts:
-                if not self._tokens:
-                    self._event(now_us, "progressed", f"{item.output_tokens} tokens so far")
-                self._tokens = item.output_tokens
+                first, self._tokens = not self._tokens, item.output_tokens
+                if first:
+                    self._event(now_us, "progressed", self._so_far())
+
+    def _so_far(self) -> str:
+        return f"{counted(self._tokens, 'token')} so far"
 
     def failed(self, fact: f.WorkFailed, now_us: int) -> None:
         for item in fact.items:
@@ -275,7 +280,7 @@ class _Teller:
     def _queue_blocked(self, decision: d.QueueBlocked, now_us: int) -> None:
         if decision.model == self._story.model and self._story.stage == "waiting":
             self._close_wait(now_us)
-            self._event(now_us, f"held back: {decision.cause}", _numbers(decision))
+            self._event(now_us, f"held back: {decision.cause}", numbers(decision))
         self._blocked[decision.model] = (decision, self._at)
 
     def _close_wait(self, now_us: int) -> None:
@@ -295,10 +300,10 @@ class _Teller:
             at_us = min(self._since_us + usage.first_token_us, now_us)
             ms = (decision.ttft_us or 0) / 1000
             self._first_token(at_us, usage, f"{ms:.1f} ms after the arrival")
-        tokens = f"{usage.output_tokens} tokens"
+        tokens = counted(usage.output_tokens, "token")
         for label, us, why in (
             ("queued at the worker", usage.queued_us, "until it joined the batch"),
-            ("prefill", usage.prefill_us, f"{usage.prompt_tokens} tokens"),
+            ("prefill", usage.prefill_us, counted(usage.prompt_tokens, "token")),
             ("decode", usage.decode_us, tokens),
         ):
             self._segment("run", label, min(self._since_us + us, now_us), why)
@@ -358,25 +363,6 @@ class _Teller:
         self._story.events.append(
             Event(at_us, cell, seq, None if index < 0 else index, what, detail)
         )
-
-
-def _numbers(decision: d.QueueBlocked) -> str:
-    """Return the numbers that were compared when the queue was held back."""
-    waiting = f"{decision.waiting} waiting"
-    match decision.cause:
-        case "kv":
-            return (
-                f"{waiting}; {decision.head} needs {decision.blocks_needed} KV blocks, at most"
-                f" {decision.blocks_free_max} are free on a replica"
-            )
-        case "slots":
-            return f"{waiting}; {decision.replicas_ready} replicas ready, all of them full"
-        case "no-replica":
-            return f"{waiting}; no replica is ready"
-        case "cold-start":
-            return f"{waiting}; no replica is ready, one is loading"
-        case _:
-            return waiting
 
 
 _FACTS: dict[type, Callable[[_Teller, Any, int], None]] = {

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from schemas.decisions import CAUSES, Outcome, Reason
+from schemas.decisions import CAUSES, Outcome, QueueBlocked, Reason
 from schemas.facts import Usage
 from schemas.policy import Tier
 
@@ -12,6 +12,30 @@ Stage = Literal["unknown", "routed", "waiting", "running", "backoff", "ended"]
 DecisionId = tuple[int, int, int]
 
 TO_AND_FROM_WORKER = "to and from the worker"
+
+
+def counted(number: int, what: str) -> str:
+    """Return the number with its word, in the plural unless it is one."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def numbers(decision: QueueBlocked) -> str:
+    """Return the numbers that were compared when the queue was held back."""
+    waiting = f"{decision.waiting} waiting"
+    match decision.cause:
+        case "kv":
+            return (
+                f"{waiting}; {decision.head} needs {decision.blocks_needed} KV blocks, at most"
+                f" {decision.blocks_free_max} are free on a replica"
+            )
+        case "slots":
+            return f"{waiting}; {decision.replicas_ready} replicas ready, all of them full"
+        case "no-replica":
+            return f"{waiting}; no replica is ready"
+        case "cold-start":
+            return f"{waiting}; no replica is ready, one is loading"
+        case _:
+            return waiting
 
 
 @dataclass(frozen=True, slots=True)

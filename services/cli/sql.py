@@ -26,6 +26,8 @@ _DESCRIBE = (
 )
 READ_ONLY = 2
 CELL_CHARS_MAX = 200
+# So few still read well in a narrow terminal, folded.
+FOLDING_COLUMNS = 3
 # Wider than any table that a person asks for: a pipe has no width of its own.
 NATURAL_COLUMNS = 100_000
 
@@ -175,7 +177,7 @@ def _print(console: Console, names: list[str], rows: list[tuple[Any, ...]]) -> N
     natural = Measurement.get(console, everything, table).maximum
     if not console.is_terminal:
         console.width = max(natural, 1)
-    if natural <= console.width or len(names) <= 2:  # noqa: PLR2004 - two columns fold well
+    if natural <= console.width or len(names) <= FOLDING_COLUMNS:
         console.print(table)
     else:
         for number, row in enumerate(rows, 1):

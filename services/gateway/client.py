@@ -248,11 +248,17 @@ class Client:
         while True:
             producer: AIOKafkaProducer | None = None
             try:
-                producer = await self._started_producer()
-                sent = producer.send_and_wait(
-                    REQUESTS, value, key=key.encode(), partition=partition
-                )
-                record = await bus.bounded(sent, "take a request")
+                # Many sends wait for one producer to start, and each start is bounded by itself.
+                async with asyncio.timeout(max(0.0, give_up_s - time.monotonic())):
+                    producer = await self._started_producer()
+                    sent = producer.send_and_wait(
+                        REQUESTS, value, key=key.encode(), partition=partition
+                    )
+                    record = await bus.bounded(sent, "take a request")
+            except TimeoutError as error:
+                raise bus.BusError(
+                    f"Kafka did not take a request within {SEND_S_MAX:g} s; is the broker up?"
+                ) from error
             except (bus.BusError, KafkaError) as error:
                 await self._drop(producer)
                 if time.monotonic() > give_up_s:

@@ -42,11 +42,11 @@ async def test_b1_a_slow_request_in_flight_at_a_kill_of_the_cell_still_ends(
 async def test_b5_kills_in_the_middle_of_a_batch_give_each_decision_one_id_and_each_request_one_end(
     deployment: Deployment, kills: int
 ) -> None:
-    await _in_service(deployment, 2, "--speed", "2", "--max-batch", "16")
+    await _in_service(deployment, 2, "--speed", "1", "--max-batch", "16")
     chance = random.Random(5)
-    async with Traffic(deployment, rate_per_s=100, prefix="b5") as traffic:
+    async with Traffic(deployment, rate_per_s=25, prefix="b5") as traffic:
         for _ in range(kills):
-            await traffic.settled(60)
+            await traffic.settled(120)
             while not traffic.under_way:  # noqa: ASYNC110 - the traffic's doing
                 await asyncio.sleep(0.001)
             await asyncio.sleep(chance.uniform(0.0, 0.3))
