@@ -112,7 +112,7 @@ async def test_b9_the_broker_away_for_a_while_costs_time_and_nothing_else(
     await _in_service(deployment)
     broker = deployment.broker
     assert broker is not None
-    async with Traffic(deployment, rate_per_s=20, prefix="b9") as traffic:
+    async with Traffic(deployment, rate_per_s=5, prefix="b9") as traffic:
         await asyncio.sleep(1)
         await asyncio.to_thread(broker.kill)
         await asyncio.sleep(away_s)
