@@ -23,6 +23,7 @@ from schemas.bus import (
     WorkLeave,
 )
 from schemas.decisions import AnyDecision, Decision
+from schemas.faults import sentence
 from schemas.ledger import Entry
 from schemas.policy import Policy
 from schemas.policy_set import PolicySet
@@ -147,11 +148,10 @@ def explain(error: ValidationError) -> str:
     if error.error_count() > _FAULTS_COUNTED_MAX:
         # Pydantic would build an account of each first: minutes and gigabytes, for a hostile value.
         return f"{error.error_count()} fields are wrong"
-    parts: list[str] = []
-    for item in error.errors(include_url=False, include_input=False)[:_FAULTS_TOLD_MAX]:
-        where = ".".join(str(step) for step in item["loc"]) or "message"
-        parts.append(f"{where}: {item['msg']}")
-    told = "; ".join(parts)
+    # What was given is quoted of a few: of many, that would be most of a large message, again.
+    few = error.error_count() <= _FAULTS_TOLD_MAX
+    faults = error.errors(include_url=False, include_input=few)[:_FAULTS_TOLD_MAX]
+    told = "; ".join(sentence(fault) for fault in faults)
     return told if len(told) <= _TOLD_CHARS_MAX else told[: _TOLD_CHARS_MAX - 1] + "…"
 
 

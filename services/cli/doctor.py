@@ -21,6 +21,7 @@ from services.cli import _config_text, _endpoints
 from services.cli._output import console, json_option, run
 from services.embedded.java import JavaError, find_java
 from services.embedded.state import running_endpoints
+from services.recorder.server import connect, without_password
 from streams.cells import GROUP as CELLS_GROUP
 from streams.policies import Standing, read_standing
 
@@ -193,9 +194,9 @@ async def _lags(bootstrap: str, consumer: Any) -> list[Finding]:
 def _clickhouse(url: str | None) -> list[Finding]:
     if url is None:
         return [Finding("clickhouse", "none", "no recorder runs here")]
-    where = _endpoints.without_password(url)
+    where = without_password(url)
     try:
-        client = _endpoints.connect(url)
+        client = connect(url, _endpoints.STORE_QUERY_S)
         server = str(client.command("SELECT version()"))
         audit = client.query("SELECT * FROM audit").named_results()
         rows = [dict(row) for row in audit]

@@ -56,12 +56,13 @@ def _schema(kind: str) -> str:
     """Return the JSON Schema of a message kind.
 
     Raises:
-        click.ClickException: there is no such kind; the sentence lists those that there are.
+        click.BadParameter: there is no such kind; the sentence lists those that there are.
     """
     known = sorted(path.stem for path in SCHEMAS.glob("*.json"))
     if kind not in known:
-        raise click.ClickException(
-            f"no message kind is named {kind!r}; there are {', '.join(known)}"
+        raise click.BadParameter(
+            f"no message kind is named {kind!r}; there are {', '.join(known)}",
+            param_hint="--schema",
         )
     return (SCHEMAS / f"{kind}.json").read_text().rstrip()
 

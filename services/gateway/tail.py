@@ -51,15 +51,15 @@ class Tail:
         self._task: asyncio.Task[None] | None = None
         self.trouble: str | None = None
 
-    async def start(self) -> None:
-        """Note the end of each partition and begin to read from there.
+    async def start(self, *, from_the_beginning: bool = False) -> None:
+        """Note the end of each partition, or its beginning, and begin to read from there.
 
         Raises:
             bus.BusError: the broker did not answer.
         """
         async with bus.consuming(self._bootstrap) as consumer:
-            ends = consumer.end_offsets(self._partitions)
-            self._next = await bus.bounded(ends, "tell end offsets")
+            ask = consumer.beginning_offsets if from_the_beginning else consumer.end_offsets
+            self._next = await bus.bounded(ask(self._partitions), "tell offsets")
         self._task = asyncio.create_task(self._run())
         self.ending = self._task
 

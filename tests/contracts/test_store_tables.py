@@ -190,9 +190,8 @@ def test_every_table_and_column_says_what_it_is(golden: Recorded) -> None:
     )
     assert unsaid == []
     columns = golden.ask(
-        "SELECT c.table, c.name FROM system.columns AS c INNER JOIN system.tables AS t"
-        " ON c.table = t.name AND c.database = t.database"
-        " WHERE c.database = 'default' AND t.engine LIKE '%MergeTree' AND c.comment = ''"
+        "SELECT table, name FROM system.columns WHERE database = 'default' AND comment = ''"
+        " AND NOT startsWith(table, '.')"
     )
     assert columns == []
 
@@ -232,3 +231,41 @@ def test_every_policy_has_a_row_with_who_and_why_and_decisions_join_to_it(
 
 def _versions(policies: list[tuple[Policy, str, str]]) -> set[int]:
     return {policy.version for policy, _, _ in policies}
+
+
+UNITS = {
+    "_us": "Unit: µs",
+    "_ms": "Unit: ms",
+    "_s": "Unit: s",
+    "_bytes": "Unit: bytes",
+    "_tokens": "Unit: tokens",
+    "_w": "Unit: W",
+    "_c": "Unit: °C",
+    "waits": "Unit: µs",
+    "blocks": "Unit: KV blocks",
+}
+
+
+@pytest.mark.parametrize("ending", UNITS)
+def test_a_column_of_a_measure_says_its_unit_in_tables_and_views_alike(
+    golden: Recorded, ending: str
+) -> None:
+    comments = golden.store.query(
+        "SELECT table, name, comment FROM system.columns"
+        " WHERE database = 'default' AND endsWith(name, {ending:String})",
+        {"ending": ending},
+    )
+    assert comments
+    assert [row for row in comments if UNITS[ending] not in row[2]] == []
+
+
+def test_describe_tells_an_analyst_what_a_view_s_columns_mean(golden: Recorded) -> None:
+    told = {row[0]: row[4] for row in golden.ask("DESCRIBE TABLE requests")}
+    assert told["wait_us"] == "All time in which no replica had it. Unit: µs."
+    assert told["outcome"].startswith("completed, rejected, expired, failed, cancelled")
+
+
+def test_a_request_that_was_never_queued_is_not_in_the_queue_s_depth(golden: Recorded) -> None:
+    never = {end.model for end in ENDS} - {"m"}
+    assert never == {"nowhere-m"}, "the recorded ledger holds a request for an unknown model"
+    assert golden.ask("SELECT DISTINCT model FROM queue_depth") == [["m"]]

@@ -11,14 +11,14 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from aiokafka import TopicPartition
 
-from schemas.bus import Result
+from schemas.bus import Result, decision_id
 from schemas.codec import decode, encode
 from schemas.continuity import Continuity
 from schemas.ids import cell_of
@@ -26,10 +26,12 @@ from schemas.ledger import Entry
 from schemas.policy import Policy
 from schemas.policy_history import record_of
 from schemas.profile import SMOLLM2_135M, Profile
-from schemas.topics import CONFIG, DEAD_LETTER, LEDGER, REQUESTS, RESULTS
+from schemas.topics import CONFIG, DEAD_LETTER, LEDGER, REQUESTS, RESULTS, work_topic
 from services import bus
 from services.embedded.broker import Broker
+from services.embedded.ports import free_port
 from services.embedded.processes import Child
+from services.settings import CLICKHOUSE, KAFKA, STATE
 from streams.recovery import HEADER_SNAPSHOTS
 from streams.replay import Verifier
 from streams.replay_sources import records_of
@@ -50,6 +52,7 @@ class Deployment:
     broker: Broker | None = None
     profile: Profile = BYTES_PROFILE
     children: dict[str, Child] = field(default_factory=dict[str, Child])
+    recorder_port: int = 0
 
     @property
     def cell_number(self) -> int:
@@ -72,16 +75,16 @@ class Deployment:
         async with bus.producing(self.bootstrap) as producer:
             return (await producer.send_and_wait(CONFIG, value, key=key)).offset
 
-    def spawn(self, name: str, *arguments: str) -> Child:
+    def spawn(self, name: str, *arguments: str, environ: Mapping[str, str] | None = None) -> Child:
         """Start a process of the command line under `name`, replacing an ended one."""
         if name in self.children:
             self.children[name].close()
-        environ = {
-            "HEADWAY_KAFKA": self.bootstrap,
-            "HEADWAY_STATE": str(self.directory / "state"),
+        places = {
+            KAFKA: self.bootstrap,
+            STATE: str(self.directory / "state"),
         }
         argv = [sys.executable, "-m", "services.cli", *arguments]
-        child = Child(argv, self.directory / f"{name}.log", environ)
+        child = Child(argv, self.directory / f"{name}.log", places | dict(environ or {}))
         child.start()
         self.children[name] = child
         return child
@@ -98,6 +101,13 @@ class Deployment:
             *("worker", "--model", self.profile.model, "--slot", str(slot)),
             *("--engine", "simulated", *chosen),
         )
+
+    def start_recorder(self, clickhouse: str | None = None) -> Child:
+        """Start the recorder: before the server at `clickhouse`, or with one embedded."""
+        if clickhouse is not None:
+            return self.spawn("recorder", "recorder", environ={CLICKHOUSE: clickhouse})
+        self.recorder_port = self.recorder_port or free_port()
+        return self.spawn("recorder", "recorder", "--port", str(self.recorder_port))
 
     def kill(self, name: str) -> None:
         """End a process as kill -9 does, and wait until it is gone."""
@@ -210,19 +220,33 @@ class Deployment:
             found.append(result)
         return found
 
+    async def published_decisions(self) -> list[tuple[str, int, tuple[int, int, int]]]:
+        """Return the topic, partition and decision id of each record that follows from one."""
+        found: list[tuple[str, int, tuple[int, int, int]]] = []
+        for topic in (RESULTS, work_topic(self.profile.model)):
+            for record in await self.records(topic):
+                told = decision_id(dict(record.headers))
+                if told is not None:
+                    found.append((topic, record.partition, told))
+        return found
+
     async def read_all(self, topic: str) -> list[bytes]:
         """Return all values of a topic, partition by partition."""
+        return [record.value or b"" for record in await self.records(topic)]
+
+    async def records(self, topic: str) -> list[bus.Record]:
+        """Return all records of a topic, partition by partition."""
         count = await bus.partition_count(self.bootstrap, topic)
         partitions = [TopicPartition(topic, number) for number in range(count)]
-        values: list[bytes] = []
+        found: list[bus.Record] = []
         async with bus.consuming(self.bootstrap, partitions) as consumer:
             starts = await bus.bounded(consumer.beginning_offsets(partitions), "tell offsets")
             ends = await bus.bounded(consumer.end_offsets(partitions), "tell offsets")
             for partition in partitions:
                 start, end = starts[partition], ends[partition]
                 read = bus.read_range(consumer, partition, start, end)
-                values.extend([record.value or b"" async for record in read])
-        return values
+                found.extend([record async for record in read])
+        return found
 
     async def dead_letters(self) -> list[bytes]:
         """Return every dead letter."""

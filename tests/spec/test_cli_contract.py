@@ -101,19 +101,35 @@ def test_without_a_deployment_a_command_says_how_to_get_one(arguments: tuple[str
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["submit", "--chat", "no-such-file.json"], "no-such-file.json cannot be read"),
+        (["replay", "--file", "no-such-file"], "no-such-file cannot be read"),
+        (["demo", "--trace", "no-such-file"], "no-such-file"),
+    ],
+)
+def test_what_could_not_be_done_ends_with_1_and_a_sentence(
+    arguments: list[str], sentence: str
+) -> None:
+    got = call(*arguments)
+    assert got.exit_code == 1
+    assert sentence in got.output
+    assert got.output.count(arguments[-1]) == 1, "it is named once"
+    assert "Traceback" not in got.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
         (["submit"], "give a prompt"),
-        (["submit", "x", "--message", "user:y"], "either prompt or messages"),
+        (["submit", "x", "--message", "user:y"], "either prompt or messages; there are both"),
         (["submit", "--message", "nobody:y"], "'nobody' is not a role"),
         (["submit", "x", "--metadata", "nothing"], "'nothing' is not KEY=VALUE"),
         (["submit", "x", "--max-output-tokens", "0"], "max_output_tokens"),
-        (["submit", "x", "--deadline-ms", "-5"], "deadline_ms"),
+        (["submit", "x", "--deadline-ms", "-5"], "deadline_ms should be at least 0, not -5"),
         (["submit", "x", "--temperature", "9"], "temperature"),
         (["submit", "x", "--model", "two words"], "model"),
         (["submit", "x", "--tier", "urgent"], "'urgent' is not one of"),
-        (["submit", "--chat", "no-such-file.json"], "no-such-file.json cannot be read"),
         (["replay", "--from", "file"], "--from file needs --file"),
         (["replay", "--verify", "--export", "x"], "--export stands alone"),
-        (["replay", "--file", "no-such-file"], "no-such-file cannot be read"),
         (["replay", "--export", "x", "--from", "clickhouse"], "without --from"),
         (["sql", "SELECT 1", "--json", "--csv"], "not both"),
         (["sql", "SELECT 1", "--ready", "audit"], "not both"),
@@ -126,11 +142,19 @@ def test_without_a_deployment_a_command_says_how_to_get_one(arguments: tuple[str
         (["cancel", "x" * 257], "the cancel is not acceptable: id"),
         (["up", "--workers", "-1"], "--workers"),
         (["topics", "--schema", "nope"], "no message kind is named 'nope'"),
+        (["bench", "nope"], "'nope' is not one of 'core'"),
+        (["explain"], "Missing argument 'ID'"),
+        (["replay", "--cell", "-1"], "--cell"),
+        (["demo", "--speed", "0"], "--speed"),
+        (["doctor", "now"], "unexpected extra argument"),
+        (["worker", "--model", "m"], "Missing option '--slot'"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_words(arguments: list[str], sentence: str) -> None:
+def test_a_wrong_command_line_ends_with_2_and_a_sentence(
+    arguments: list[str], sentence: str
+) -> None:
     got = call(*arguments)
-    assert got.exit_code != 0
+    assert got.exit_code == 2
     assert sentence in got.output
     assert "Traceback" not in got.output
 
