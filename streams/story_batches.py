@@ -1,6 +1,7 @@
 """Windows and batches of one-shot models in words, for a request's story. Pure."""
 
 from schemas.batches import BatchFormed, WindowOpened
+from schemas.decisions import RequestEnded
 
 _WHY = {
     "full": "as many texts wait as a batch holds",
@@ -11,10 +12,22 @@ _WHY = {
 }
 
 
-def window_numbers(window: WindowOpened) -> str:
+def pass_of(ended: RequestEnded) -> str:
+    """Return the name of what the worker did before the first token: it has none of a vector."""
+    return "encode" if ended.reason == "embedded" else "prefill"
+
+
+def due_numbers(window: WindowOpened, now_us: int) -> str:
+    """Return when the window is due, and what set it."""
+    return f"due in {(window.due_us - now_us) / 1000:g} ms{window_numbers(window)}"
+
+
+def window_numbers(window: WindowOpened | None) -> str:
     """Return what set the window: its length, the tier's target, and the nearest deadline."""
+    if window is None:
+        return ""
     text = (
-        f"a window of {window.allowed_us / 1000:g} ms (set to {window.window_ms} ms, at most"
+        f"; a window of {window.allowed_us / 1000:g} ms (set to {window.window_ms} ms, at most"
         f" {window.share_pct}% of the {window.target_ms} ms that tier {window.tier} aims at)"
     )
     if window.deadline_us is None or window.due_us == window.opened_us + window.allowed_us:

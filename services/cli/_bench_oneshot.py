@@ -12,14 +12,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from schemas.codec import encode
 from schemas.figures import Figure
 from schemas.policy import Policy
 from schemas.profile import MINILM_L6
-from schemas.topics import CONFIG
-from services import bus
 from services.cli import _bench_bus as over_bus
 from services.cli._stack import Stack, WorkerPlan
+from streams.policies import set_policy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -38,6 +36,7 @@ BODY = json.dumps(
 ).encode()
 WARM_S = 3.0
 IDLE_S = 5.0
+POLICY_S_MAX = 10.0
 
 
 def oneshot_figures(*, quick: bool) -> list[Figure]:
@@ -87,9 +86,10 @@ async def _running() -> "AsyncGenerator[Stack, None]":
         )
         try:
             await stack.start()
-            async with bus.producing(stack.kafka) as producer:
-                sent = producer.send_and_wait(CONFIG, encode(POLICY), key=b"policy/when-free")
-                await bus.bounded(sent, "take a policy")
+            why = "a batch leaves when the engine is free"
+            await set_policy(
+                stack.kafka, POLICY, based_on=1, who="bench", why=why, wait_s=POLICY_S_MAX
+            )
             yield stack
         finally:
             await stack.stop()
