@@ -14,6 +14,7 @@ from schemas.bus import (
     DeadLetter,
     DepthSignal,
     DeviceSample,
+    ResendAnswer,
     Result,
     SnapshotChunk,
     Tokens,
@@ -42,6 +43,7 @@ BusMessage = (
     | WorkerReport
     | Tokens
     | Result
+    | ResendAnswer
     | DeadLetter
     | DepthSignal
     | DeviceSample

@@ -7,7 +7,7 @@ form its writer chose.
 import base64
 from dataclasses import dataclass, field
 
-from schemas.bus import DeadLetter, DepthSignal, DeviceSample, Result
+from schemas.bus import DeadLetter, DepthSignal, DeviceSample, ResendAnswer, Result
 from schemas.codec import BusMessage, CodecError, decode, encode
 from schemas.topics import DEAD_LETTER, RESULTS, SIGNALS, TELEMETRY
 from services.recorder.ledger_rows import AT_US_MAX
@@ -63,6 +63,8 @@ class MessageRows:
             if topic != DEAD_LETTER:
                 return str(error)
             message = encode(dead_letter(place, value, str(error)))
+        if message is None:
+            return None
         self.topic.append(topic.encode())
         self.partition.append(partition)
         self.offset.append(offset)
@@ -85,8 +87,15 @@ def dead_letter(place: tuple[str, int, int], value: bytes | None, reason: str) -
     )
 
 
-def _checked(topic: str, value: bytes | None) -> bytes:
+def _checked(topic: str, value: bytes | None) -> bytes | None:
+    """Return the message's row, or None for an answer to a resend: the ledger's entry tells it.
+
+    Raises:
+        CodecError: the topic does not carry such a message.
+    """
     message = decode(value)
+    if topic == RESULTS and isinstance(message, ResendAnswer):
+        return None
     if not isinstance(message, _TYPES[topic]):
         raise CodecError(f"{topic} does not carry {message.kind} messages")
     _check_range(message)

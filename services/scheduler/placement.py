@@ -7,19 +7,23 @@ ones that would fit beside what runs.
 
 from dataclasses import dataclass
 
-from schemas.decisions import Cause, PassedOver
-from schemas.policy import Policy
+from schemas.decisions import Cause, PassedOver, RoomKept, TenantHeld
+from services.scheduler import order, quotas
 from services.scheduler.state import Model, Replica, Request, State
 
 
 @dataclass(slots=True)
 class Fit:
-    """A request that fits: where, how many blocks, and which ones were tried before it."""
+    """A request that fits: where, how many blocks, and which ones were tried before it.
+
+    `starved` is whether it goes before requests of a higher tier.
+    """
 
     request: Request
     replica: Replica
     blocks: int
     passed_over: tuple[PassedOver, ...]
+    starved: bool
 
 
 @dataclass(slots=True)
@@ -39,31 +43,45 @@ def blocks_for(tokens: int, block_tokens: int) -> int:
     return -(-tokens // block_tokens)
 
 
-def find(policy: Policy, state: State, model: Model) -> Fit | Blocked | Request | None:
+def find(state: State, model: Model) -> Fit | Blocked | Request | RoomKept | TenantHeld | None:
     """Return the next placement of a model in which something waits.
 
     Returns:
-        A Fit to dispatch, a Request that no replica of the model could ever hold, Blocked, or None
-        when nothing fits and the cause is on record already.
+        A Fit to dispatch, a Request that no replica of the model could ever hold, a decision that
+        holds a tenant back or keeps room for the next request, Blocked, or None when nothing fits
+        and the cause is on record already.
     """
     ready = [replica for replica in model.replicas.values() if not replica.draining]
     open_replicas = [replica for replica in ready if len(replica.running) < replica.max_batch]
     if not open_replicas:
         cause = _cause_without_room(model, ready)
         return None if cause == model.cause else _blocked(state, model, cause, ready, [])
-    free_tokens_max = max(_free_tokens(replica) for replica in open_replicas)
+    free_tokens_max = max([_free_tokens(replica) for replica in open_replicas])
     passed: list[Request] = []
-    for request_id in model.queue.first(policy.look_ahead_requests):
+    request_ids, starved = order.candidates(state, model)
+    for request_id in request_ids:
         request = state.requests[request_id]
+        held = quotas.to_hold(state, model, request)
+        if held is not None:
+            return held
         tokens = request.prompt_tokens + request.max_output_tokens
         if tokens <= free_tokens_max:
-            replica = next(item for item in open_replicas if tokens <= _free_tokens(item))
-            blocks = blocks_for(tokens, replica.block_tokens)
-            return Fit(request, replica, blocks, _passed_over(passed, open_replicas))
-        if tokens > model.pool_tokens_max:
+            for replica in open_replicas:
+                if tokens <= _free_tokens(replica) and order.is_open(
+                    state, model, request, replica
+                ):
+                    blocks = blocks_for(tokens, replica.block_tokens)
+                    tried = _passed_over(passed, open_replicas)
+                    return Fit(request, replica, blocks, tried, request_id == starved)
+        elif tokens > model.pool_tokens_max:
             return request
+        if not passed:
+            kept = order.keep_room(state, model, request)
+            if kept is not None:
+                return kept
         passed.append(request)
-    return None if model.cause == "kv" else _blocked(state, model, "kv", ready, open_replicas)
+    cause = "kv" if passed else "quota"
+    return None if model.cause == cause else _blocked(state, model, cause, ready, open_replicas)
 
 
 def over_every_pool(model: Model, tokens: int) -> bool:
@@ -84,7 +102,7 @@ def _cause_without_room(model: Model, ready: list[Replica]) -> Cause:
 def _blocked(
     state: State, model: Model, cause: Cause, ready: list[Replica], open_replicas: list[Replica]
 ) -> Blocked:
-    head = state.requests[next(model.queue.first(1))]
+    head = state.requests[model.queue.head()]
     compared = _passed_over([head], open_replicas)
     return Blocked(
         cause=cause,
