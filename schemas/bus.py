@@ -191,7 +191,8 @@ class ResendAnswer:
         request_offset: of the resend in headway.requests: it answers that record.
         answer: `attached`, its outcome will come here; `recalled`, it has ended as told here;
             `refused`, the id has another body.
-        outcome, reason: as recorded, when it is recalled. text: its output, when there is one.
+        outcome, reason, ended_us: as recorded, when it is recalled; its result.v1 was written here
+            at about that time. text: its output, when there is one.
         cell, seq: where the ledger says so.
     """
 
@@ -202,6 +203,7 @@ class ResendAnswer:
     answer: Literal["attached", "recalled", "refused"]
     outcome: Outcome | None
     reason: Reason | None
+    ended_us: int | None
     detail: str
     text: str | None
     cell: int

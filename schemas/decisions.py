@@ -107,7 +107,7 @@ class DuplicateIgnored:
     Attributes:
         answer: what its sender is told: that it is attached to the one that waits or runs, the
             recorded outcome of the one that has ended, or that the id has another body.
-        outcome, reason: as recorded, when it has ended and the body is the same.
+        outcome, reason, ended_us: as recorded, when it has ended and the body is the same.
         output_offset: of its output in headway.worker.events, or -1.
         offset: of the resend in headway.requests.
     """
@@ -120,6 +120,7 @@ class DuplicateIgnored:
     answer: Literal["attached", "recalled", "refused"]
     outcome: Outcome | None
     reason: Reason | None
+    ended_us: int | None
     output_offset: int
     offset: int
 

@@ -191,6 +191,7 @@ async def _answer(entry: Entry, decision: d.DuplicateIgnored, sources: Sources) 
         answer=decision.answer,
         outcome=decision.outcome,
         reason=decision.reason,
+        ended_us=decision.ended_us,
         detail=detail,
         text=await _text(decision.id, decision.output_offset, sources),
         cell=entry.cell,

@@ -36,6 +36,7 @@ from schemas.topics import LEDGER, REQUESTS, WORK_PREFIX, work_topic
 from services import bus
 from services.scheduler.step import governing, next_due_us, step
 from streams.admission import CountTokens, Edge, Read, unreadable
+from streams.clock import LedgerClock
 from streams.effects import Effect, effects_of
 from streams.inputs import Inputs
 from streams.publisher import Publisher
@@ -100,6 +101,7 @@ class Owner:
         # How many partitions each work topic has; none is known of a model without a profile.
         self._work_partitions: dict[str, int] = {}
         self._append_began_s = 0.0
+        self._clock = LedgerClock()
 
     def stop(self) -> None:
         """Ask the owner to end after the batch in hand."""
@@ -171,6 +173,7 @@ class Owner:
 
     def _adopt(self, recovered: Recovered) -> None:
         self._state = recovered.state
+        self._clock.go_on_from(self._state.now_us)
         self._shell = recovered.shell
         self._snapshots.adopt(recovered.pointers)
         for name, model in self._state.models.items():
@@ -387,5 +390,7 @@ class Owner:
         return False
 
     def _now_us(self) -> int:
-        """The one reading of the clock: µs since the epoch. The core never lets it go back."""
-        return time.time_ns() // 1000
+        """The one reading of the clock. The broker's stamps are as far behind as the wall clock."""
+        now_us = self._clock.now_us()
+        self._edge.ahead_us = self._clock.ahead_us
+        return now_us

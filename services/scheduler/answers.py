@@ -81,6 +81,7 @@ def _duplicate(state: State, fact: f.RequestArrived | f.RequestRefused) -> Decis
             answer="recalled" if same_body else "refused",
             outcome=ended.outcome if same_body else None,
             reason=ended.reason if same_body else None,
+            ended_us=ended.ended_us if same_body else None,
             output_offset=ended.output_offset if same_body else -1,
             offset=fact.offset,
         )
@@ -93,6 +94,7 @@ def _duplicate(state: State, fact: f.RequestArrived | f.RequestRefused) -> Decis
         answer="attached" if same_body else "refused",
         outcome=None,
         reason=None,
+        ended_us=None,
         output_offset=-1,
         offset=fact.offset,
     )

@@ -313,6 +313,7 @@ def _request_ended(state: State, decision: d.RequestEnded) -> None:
             decision.body_digest,
             decision.outcome,
             decision.reason,
+            state.now_us,
             decision.output_offset,
         )
     if decision.metadata:

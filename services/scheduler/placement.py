@@ -51,8 +51,7 @@ def find(state: State, model: Model) -> Fit | Blocked | Request | RoomKept | Ten
         holds a tenant back or keeps room for the next request, Blocked, or None when nothing fits
         and the cause is on record already.
     """
-    ready = [replica for replica in model.replicas.values() if not replica.draining]
-    open_replicas = [replica for replica in ready if len(replica.running) < replica.max_batch]
+    ready, open_replicas = _open(model)
     if not open_replicas:
         cause = _cause_without_room(model, ready)
         return None if cause == model.cause else _blocked(state, model, cause, ready, [])
@@ -66,13 +65,11 @@ def find(state: State, model: Model) -> Fit | Blocked | Request | RoomKept | Ten
             return held
         tokens = request.prompt_tokens + request.max_output_tokens
         if tokens <= free_tokens_max:
-            for replica in open_replicas:
-                if tokens <= _free_tokens(replica) and order.is_open(
-                    state, model, request, replica
-                ):
-                    blocks = blocks_for(tokens, replica.block_tokens)
-                    tried = _passed_over(passed, open_replicas)
-                    return Fit(request, replica, blocks, tried, request_id == starved)
+            replica = _first_fit(state, model, request, open_replicas)
+            if replica is not None:
+                blocks = blocks_for(tokens, replica.block_tokens)
+                tried = _passed_over(passed, open_replicas)
+                return Fit(request, replica, blocks, tried, request_id == starved)
         elif tokens > model.pool_tokens_max:
             return request
         if not passed:
@@ -84,6 +81,27 @@ def find(state: State, model: Model) -> Fit | Blocked | Request | RoomKept | Ten
     return None if model.cause == cause else _blocked(state, model, cause, ready, open_replicas)
 
 
+def _open(model: Model) -> tuple[int, list[Replica]]:
+    """Return how many replicas take work, and those of them that have a place in their batch."""
+    ready, open_replicas = 0, list[Replica]()
+    for replica in model.replicas.values():
+        if not replica.draining:
+            ready += 1
+            if len(replica.running) < replica.max_batch:
+                open_replicas.append(replica)
+    return ready, open_replicas
+
+
+def _first_fit(
+    state: State, model: Model, request: Request, open_replicas: list[Replica]
+) -> Replica | None:
+    tokens = request.prompt_tokens + request.max_output_tokens
+    for replica in open_replicas:
+        if tokens <= _free_tokens(replica) and order.is_open(state, model, request, replica):
+            return replica
+    return None
+
+
 def over_every_pool(model: Model, tokens: int) -> bool:
     """Return whether no replica that ever was ready could hold `tokens` tokens of KV."""
     return bool(model.pool_tokens) and tokens > model.pool_tokens_max
@@ -93,14 +111,14 @@ def _free_tokens(replica: Replica) -> int:
     return (replica.kv_blocks - replica.blocks_used) * replica.block_tokens
 
 
-def _cause_without_room(model: Model, ready: list[Replica]) -> Cause:
+def _cause_without_room(model: Model, ready: int) -> Cause:
     if ready:
         return "slots"
     return "cold-start" if model.starting else "no-replica"
 
 
 def _blocked(
-    state: State, model: Model, cause: Cause, ready: list[Replica], open_replicas: list[Replica]
+    state: State, model: Model, cause: Cause, ready: int, open_replicas: list[Replica]
 ) -> Blocked:
     head = state.requests[model.queue.head()]
     compared = _passed_over([head], open_replicas)
@@ -109,7 +127,7 @@ def _blocked(
         head=head.id,
         blocks_needed=compared[0].blocks_needed if compared else 0,
         blocks_free_max=compared[0].blocks_free_max if compared else 0,
-        replicas_ready=len(ready),
+        replicas_ready=ready,
         slots_free=sum(r.max_batch - len(r.running) for r in open_replicas),
     )
 

@@ -157,6 +157,7 @@ class Ended:
     body_digest: str
     outcome: Outcome
     reason: Reason
+    ended_us: int
     output_offset: int
 
 
