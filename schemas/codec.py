@@ -27,6 +27,7 @@ from schemas.facts import AnyFact
 from schemas.faults import sentence
 from schemas.ledger import Entry
 from schemas.policy import Policy
+from schemas.policy_set import PolicySet
 from schemas.profile import Profile
 
 _CHAIN_PREFIX = b',"chain":"'
@@ -48,6 +49,7 @@ BusMessage = (
     | DeviceSample
     | SnapshotChunk
     | Policy
+    | PolicySet
     | Profile
 )
 _BUS: TypeAdapter[BusMessage] = TypeAdapter(

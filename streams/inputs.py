@@ -103,8 +103,13 @@ class Inputs:
         Raises:
             bus.BusError: the broker is silent, or the consumer stands still before the end.
         """
-        call = self._consumer.getmany(timeout_ms=wait_ms, max_records=records_max)
+        # By itself and first: the client empties one partition before it turns to the next, and
+        # thousands of requests that wait to be read must not keep a new policy waiting.
+        call = self._consumer.getmany(self._config, timeout_ms=0, max_records=records_max)
         got = await bus.bounded(call, "answer a fetch")
+        if not got:
+            call = self._consumer.getmany(timeout_ms=wait_ms, max_records=records_max)
+            got = await bus.bounded(call, "answer a fetch")
         now_s = time.monotonic()
         self._moved_s.update(dict.fromkeys(got, now_s))
         # Each by itself: heartbeats come all the time, and say nothing about the requests.
@@ -137,6 +142,10 @@ class Inputs:
                     )
                 self._consumer.seek(partition, position)
         self._moved_s.update(dict.fromkeys(partitions, time.monotonic()))
+
+    def resize(self, cache_bytes: int) -> None:
+        """Keep up to `cache_bytes` of prompts in memory from now on."""
+        self._requests.resize(cache_bytes)
 
     async def ledger_end(self) -> int:
         """Return the end offset of the cell's ledger."""

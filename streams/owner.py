@@ -30,7 +30,7 @@ from schemas.facts import (
 )
 from schemas.ids import Source
 from schemas.ledger import Entry
-from schemas.policy import Policy
+from schemas.policy_history import built_in
 from schemas.profile import Profile
 from schemas.topics import LEDGER, REQUESTS, WORK_PREFIX, work_topic
 from services import bus
@@ -121,8 +121,7 @@ class Owner:
         """
         try:
             await self._take_over()
-            cache_bytes = self._state.policy.payload_cache_bytes
-            await self._inputs.start(self._shell.inputs, cache_bytes)
+            await self._inputs.start(self._shell.inputs, self._state.policy.payload_cache_bytes)
             await self._publish_missing()
             await self._read_config()
             await self._serve()
@@ -151,9 +150,11 @@ class Owner:
         self._epoch = fact.epoch
         facts: deque[Sourced] = deque([(fact, None)])
         if self._shell.position.next_seq == 0:
-            who, why = "headway", "the built-in default of a new deployment"
-            first = PolicyActivated(at_us=fact.at_us, policy=Policy(), who=who, why=why)
-            facts.append((first, None))
+            first = built_in()
+            activated = PolicyActivated(
+                at_us=fact.at_us, policy=first.policy, who=first.who, why=first.why
+            )
+            facts.append((activated, None))
         try:
             entries = await self._append(facts)
         except SupersededError as error:
@@ -173,6 +174,7 @@ class Owner:
         self._state = recovered.state
         self._shell = recovered.shell
         self._snapshots.adopt(recovered.pointers)
+        self._edge.policy = self._state.policy
         for name, model in self._state.models.items():
             self._edge.profiles[name] = model.profile
 
@@ -241,6 +243,7 @@ class Owner:
             await self._check_alone()
             await self._publisher.publish(effects, entries[-1].seq)
             self._inputs.forget(entries)
+            self._inputs.resize(self._state.policy.payload_cache_bytes)
 
     def _is_new(self, read: Read) -> bool:
         """Return whether a fact was not recorded before.

@@ -52,6 +52,15 @@ class Payloads(Generic[V]):
         self.forget(offset)
         self._kept[offset] = (value, raw_bytes)
         self._kept_bytes += raw_bytes
+        self._make_room()
+
+    def resize(self, bytes_max: int) -> None:
+        """Keep up to `bytes_max` from now on."""
+        if bytes_max != self._bytes_max:
+            self._bytes_max = bytes_max
+            self._make_room()
+
+    def _make_room(self) -> None:
         while self._kept_bytes > self._bytes_max and len(self._kept) > 1:
             _, (_, dropped_bytes) = self._kept.popitem(last=False)
             self._kept_bytes -= dropped_bytes

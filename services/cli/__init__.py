@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "explain": "Tell why a request waited, and what was decided.",
     "replay": "Derive every recorded decision again and compare.",
     "sql": "Query the flight recorder.",
+    "config": "Show and change the policy: every tunable number.",
     "topics": "List every topic, its schemas, writers and readers.",
     "doctor": "Check what is reachable, lag, gaps, disk and GPUs.",
     "bench": "Measure, and print the figures.",

@@ -13,11 +13,12 @@ from rich.text import Text
 
 from schemas.bus import Result, TokenPiece
 from schemas.edge import Refused, Unreadable, read_request
-from schemas.policy import TIERS, Policy
+from schemas.policy import TIERS
 from schemas.profile import SMOLLM2_135M
 from schemas.requests import Cancel, InferenceRequest
 from services.cli import _endpoints, _output
 from services.gateway.client import Client
+from streams.policies import read_standing
 
 WAIT_S = 300.0
 
@@ -187,7 +188,8 @@ async def _outcome(
     async with Client(bootstrap) as client:
         if look_back:
             # A resend of an id that has ended is ignored, so its outcome would never come again.
-            since_ms = time.time_ns() // 1_000_000 - Policy().dedupe_window_ms
+            active = (await read_standing(bootstrap)).history.active.policy
+            since_ms = time.time_ns() // 1_000_000 - active.dedupe_window_ms
             before = await client.past_outcome(request.id, request.model, since_ms)
             if before is not None:
                 click.echo(f"{request.id} has ended already; this is its outcome", err=True)

@@ -13,6 +13,7 @@ from schemas.decisions import Decision
 from schemas.facts import Fact
 from schemas.ids import cell_of
 from schemas.policy import policy_digest
+from schemas.policy_scope import Settings
 from services.scheduler import due
 from services.scheduler.hearing import current, hear, time_passed
 from services.scheduler.state import (
@@ -57,6 +58,7 @@ def _took_over(state: State, fact: f.OwnerTookOver) -> None:
 def _policy_activated(state: State, fact: f.PolicyActivated) -> None:
     time_passed(state, fact.at_us)
     state.policy = fact.policy
+    state.settings = Settings(fact.policy)
     state.policy_digest = policy_digest(fact.policy)
     state.touched.update(dict.fromkeys(state.models))
 

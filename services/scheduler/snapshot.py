@@ -14,6 +14,7 @@ from typing import Any
 
 from schemas.codec import CodecError, decode, digest, encode
 from schemas.policy import TIERS, Policy, policy_digest
+from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler import due
 from services.scheduler.queue import Lane, Queue
@@ -122,6 +123,7 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
     if not isinstance(policy, Policy):
         raise CodecError("the snapshot's policy is another message")
     state.policy = policy
+    state.settings = Settings(policy)
     state.policy_digest = policy_digest(policy)
     for item in parts["models"]:
         model = _thaw_model(item)

@@ -1,7 +1,8 @@
 """What a cell remembers. Pure data with its ordered indexes; only evolve changes it.
 
-The indexes (`deadlines`, `retries`, `heard`, the queues) follow from the rest; schemas of what is
-stored stand in services/scheduler/snapshot.py. Times are µs of the owner's stamps.
+The indexes (`deadlines`, `retries`, `heard`, the queues) and `settings` follow from the rest;
+schemas of what is stored stand in services/scheduler/snapshot.py. Times are µs of the owner's
+stamps.
 """
 
 from collections import OrderedDict, deque
@@ -23,6 +24,7 @@ from schemas.facts import (
     WorkFault,
 )
 from schemas.policy import Policy, Tier, policy_digest
+from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler.queue import Queue
 
@@ -151,6 +153,7 @@ class State:
 
     Attributes:
         now_us: of the last fact; never goes back.
+        policy, settings: the one in force, and what it says for a model, tier and tenant.
         blind_until_us: up to here the cell could not hear; silence before it is no sign of loss.
         deadlines, retries: heaps of (due µs, order, id); an item whose request no longer waits for
             it is dead, and is dropped when it comes to the top.
@@ -167,6 +170,7 @@ class State:
     now_us: int = 0
     blind_until_us: int = 0
     policy: Policy = field(default_factory=Policy)
+    settings: Settings = field(default_factory=lambda: Settings(Policy()), compare=False)
     policy_digest: str = field(default_factory=lambda: policy_digest(Policy()))
     next_order: int = 0
     models: dict[str, Model] = field(default_factory=dict[str, Model])

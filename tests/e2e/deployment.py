@@ -23,6 +23,8 @@ from schemas.codec import decode, encode
 from schemas.continuity import Continuity
 from schemas.ids import cell_of
 from schemas.ledger import Entry
+from schemas.policy import Policy
+from schemas.policy_history import record_of
 from schemas.profile import SMOLLM2_135M, Profile
 from schemas.topics import CONFIG, DEAD_LETTER, REQUESTS, RESULTS, work_topic
 from services import bus
@@ -62,6 +64,14 @@ class Deployment:
         async with bus.producing(self.bootstrap) as producer:
             key = f"profile/{self.profile.model}".encode()
             await producer.send_and_wait(CONFIG, encode(self.profile), key=key)
+
+    async def set_policy(self, policy: Policy, *, who: str = "test") -> int:
+        """Set a policy as `headway config` does, without waiting; return its record's offset."""
+        key, value = record_of(
+            policy, based_on=max(1, policy.version - 1), at_us=0, who=who, why="the test needs it"
+        )
+        async with bus.producing(self.bootstrap) as producer:
+            return (await producer.send_and_wait(CONFIG, value, key=key)).offset
 
     def spawn(self, name: str, *arguments: str, environ: Mapping[str, str] | None = None) -> Child:
         """Start a process of the command line under `name`, replacing an ended one."""

@@ -2,17 +2,15 @@
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
-from schemas.codec import encode
 from schemas.policy import Policy
 from schemas.requests import InferenceRequest
-from schemas.topics import CONFIG, LEDGER
+from schemas.topics import LEDGER
 from services import bus
 from services.embedded.broker import free_port
 from services.gateway.client import Client
@@ -67,9 +65,7 @@ async def _queries(commands: Commands) -> None:
 async def test_a_ledger_without_its_beginning_is_replayed_from_a_snapshot(
     deployment: Deployment, commands: Commands
 ) -> None:
-    policy = replace(Policy(), version=2, snapshot_entries=40)
-    async with bus.producing(deployment.bootstrap) as producer:
-        await producer.send_and_wait(CONFIG, encode(policy), key=b"policy/default")
+    await deployment.set_policy(Policy(version=2, snapshot_entries=40))
     deployment.start_cell()
     deployment.start_worker(0, "--speed", "50", "--max-batch", "4")
     await deployment.wait_for_replicas()

@@ -14,7 +14,7 @@ from aiokafka import TopicPartition
 from schemas.bus import SnapshotChunk
 from schemas.codec import CodecError, decode, encode
 from schemas.policy import Policy
-from schemas.topics import CONFIG, LEDGER, SNAPSHOTS
+from schemas.topics import LEDGER, SNAPSHOTS
 from services import bus
 from services.scheduler.snapshot import state_digest
 from streams import snapshots
@@ -24,11 +24,6 @@ from streams.snapshots import Pointer, read_pointers
 from tests.e2e.deployment import CELLS, Deployment
 
 SNAPSHOT_ENTRIES = 60
-
-
-async def _publish(deployment: Deployment, policy: Policy) -> None:
-    async with bus.producing(deployment.bootstrap) as producer:
-        await producer.send_and_wait(CONFIG, encode(policy), key=b"policy/default")
 
 
 async def _run_traffic(deployment: Deployment, name: str, rounds: int = 6) -> list[str]:
@@ -106,7 +101,7 @@ async def _check_that_void_and_foreign_records_at_the_end_change_nothing(
 async def test_a_cell_recovers_from_its_snapshot_to_the_state_that_the_whole_ledger_tells(
     deployment: Deployment,
 ) -> None:
-    await _publish(deployment, replace(Policy(), version=2, snapshot_entries=SNAPSHOT_ENTRIES))
+    await deployment.set_policy(replace(Policy(), version=2, snapshot_entries=SNAPSHOT_ENTRIES))
     deployment.start_cell()
     deployment.start_worker()
     await deployment.wait_for_replicas()

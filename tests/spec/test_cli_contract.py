@@ -37,26 +37,43 @@ def call(name: str, *arguments: str) -> Result:
     return CliRunner().invoke(command_of(name), list(arguments))
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_has_help_with_an_example(name: str) -> None:
-    got = call(name, "--help")
+def whole(name: str) -> list[tuple[str, ...]]:
+    """Return the words of a command, or of each command in a group of that name."""
+    found = command_of(name)
+    if isinstance(found, click.Group):
+        return [(name, part) for part in found.commands]
+    return [(name,)]
+
+
+# What a person can call, as words: `submit`, `config set`.
+CALLED = [words for name in cli.COMMANDS for words in whole(name)]
+
+
+def called(words: tuple[str, ...]) -> click.Command:
+    found = command_of(words[0])
+    return found.commands[words[1]] if isinstance(found, click.Group) else found
+
+
+@pytest.mark.parametrize("words", [*CALLED, ("config",)], ids=" ".join)
+def test_every_command_has_help_with_an_example(words: tuple[str, ...]) -> None:
+    got = call(*words, "--help")
     assert got.exit_code == 0
     assert "Example" in got.output
-    assert f"headway {name}" in got.output
-    assert command_of(name).help, "what it does is said"
+    assert f"headway {' '.join(words)}" in got.output
+    assert called(words).help if words in CALLED else command_of(*words).help
 
 
-@pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name not in PROCESSES])
-def test_every_command_that_answers_has_json(name: str) -> None:
-    options = [option for param in command_of(name).params for option in param.opts]
+@pytest.mark.parametrize("words", [one for one in CALLED if one[0] not in PROCESSES], ids=" ".join)
+def test_every_command_that_answers_has_json(words: tuple[str, ...]) -> None:
+    options = [option for param in called(words).params for option in param.opts]
     assert "--json" in options
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_option_says_what_it_is_for(name: str) -> None:
+@pytest.mark.parametrize("words", CALLED, ids=" ".join)
+def test_every_option_says_what_it_is_for(words: tuple[str, ...]) -> None:
     bare = [
         param.name
-        for param in command_of(name).params
+        for param in called(words).params
         if isinstance(param, click.Option) and not param.help
     ]
     assert not bare
@@ -70,6 +87,8 @@ def test_every_option_says_what_it_is_for(name: str) -> None:
         ("explain", "a"),
         ("replay", "--verify"),
         ("sql", "SELECT 1"),
+        ("config", "show"),
+        ("config", "set", "attempts_max=4", "--why", "to see"),
     ],
 )
 def test_without_a_deployment_a_command_says_how_to_get_one(arguments: tuple[str, ...]) -> None:

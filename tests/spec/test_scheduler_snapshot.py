@@ -74,6 +74,7 @@ def test_a_thawed_state_equals_the_one_that_was_stored() -> None:
     for state in (again, story.state):
         due.rebuild(state)  # without the dead items, which nothing depends on
     assert again == story.state
+    assert again.settings.policy == again.policy == story.state.settings.policy
 
 
 def test_a_thawed_state_decides_the_same_from_there_on() -> None:

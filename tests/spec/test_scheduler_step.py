@@ -6,6 +6,7 @@ import pytest
 
 from schemas import decisions as d
 from schemas.codec import encode_decisions
+from schemas.policy import Override
 from services.scheduler import step as step_module
 from services.scheduler.decide import decide
 from services.scheduler.snapshot import state_digest
@@ -151,3 +152,10 @@ def test_a_first_replica_with_a_tiny_pool_rejects_a_crowd_over_several_entries()
     live.when(ready(), tick(1))
     ended = [one.reason for one in live.decisions if isinstance(one, d.RequestEnded)]
     assert ended == ["over-pool"] * 5_000
+
+
+def test_the_settings_are_those_of_the_policy_in_force() -> None:
+    night = with_policy(overrides=(Override(model="m", key="queued_requests_max", value=1),))
+    story = given(policy=with_policy()).when(policy_is(night))
+    assert story.state.settings.policy is story.state.policy is night
+    assert story.state.settings.at("m", "normal", "acme").queued_requests_max == 1

@@ -30,6 +30,10 @@ CHAIN_BEFORE = "5f0c3d9be1a72846"
 TEXT = st.text(max_size=8)
 
 
+def _is_short(text: str) -> bool:
+    return len(text) <= 128
+
+
 def _bounded(kind: type[Any], constraints: tuple[Any, ...]) -> st.SearchStrategy[Any]:
     """Return values of a number or string that pydantic's constraints allow."""
     limits: dict[str, Any] = {}
@@ -38,8 +42,11 @@ def _bounded(kind: type[Any], constraints: tuple[Any, ...]) -> st.SearchStrategy
             found = {name: getattr(part, name, None) for name in LIMITS}
             limits |= {name: value for name, value in found.items() if value is not None}
     if kind is str:
-        letters = "aZ0._-" if "pattern" in limits else st.characters(codec="utf-8")
-        return st.text(letters, min_size=limits.get("min_length", 0), max_size=8)
+        if "pattern" in limits:
+            return st.from_regex(limits["pattern"], fullmatch=True).filter(_is_short)
+        return st.text(
+            st.characters(codec="utf-8"), min_size=limits.get("min_length", 0), max_size=8
+        )
     if kind is float:
         return st.floats(limits.get("ge", 0.5), limits.get("le", 1e9))
     return st.integers(limits.get("ge", 0), limits.get("le", 2**53))

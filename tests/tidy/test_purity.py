@@ -19,6 +19,7 @@ PURE = frozenset(
         "collections",
         "collections.abc",
         "dataclasses",
+        "difflib",
         "enum",
         "functools",
         "hashlib",
@@ -28,6 +29,8 @@ PURE = frozenset(
         "math",
         "operator",
         "re",
+        "tomllib",
+        "types",
         "typing",
         "zlib",
     }
