@@ -6,7 +6,7 @@ value gives the same bytes in every process, which is what replay compares.
 
 import hashlib
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -23,7 +23,6 @@ from schemas.bus import (
     WorkLeave,
 )
 from schemas.decisions import AnyDecision, Decision
-from schemas.facts import AnyFact
 from schemas.faults import sentence
 from schemas.ledger import Entry
 from schemas.policy import Policy
@@ -57,7 +56,6 @@ _BUS: TypeAdapter[BusMessage] = TypeAdapter(
 )
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 _DECISIONS: TypeAdapter[tuple[Decision, ...]] = TypeAdapter(tuple[AnyDecision, ...])
-_FACT: TypeAdapter[Any] = TypeAdapter(AnyFact)
 
 
 class CodecError(ValueError):
@@ -95,11 +93,6 @@ def decode(raw: bytes | None) -> BusMessage:
 def encode_decisions(decisions: tuple[Decision, ...]) -> bytes:
     """Return the canonical JSON array of the decisions of one entry."""
     return _DECISIONS.dump_json(decisions)
-
-
-def encode_fact(fact: Any) -> bytes:
-    """Return the canonical JSON of one fact."""
-    return _FACT.dump_json(fact)
 
 
 def encode_entry(entry: Entry, chain_before: str) -> tuple[bytes, str]:

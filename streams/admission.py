@@ -28,6 +28,7 @@ from schemas.policy_set import PolicySet, refusal, unreadable_because
 from schemas.profile import Profile
 from schemas.requests import Cancel, InferenceRequest
 from schemas.topics import CONFIG, REQUESTS
+from services.batches import fault_of, raw_value
 from services.bus import Record
 
 CountTokens = Callable[[InferenceRequest], int]
@@ -67,6 +68,10 @@ class Edge:
 
     def read(self, record: Record, at_us: int) -> Read | None:
         """Return the record's fact, or None for a config tombstone, which asks for nothing."""
+        source = (record.topic, record.partition, record.offset)
+        fault = fault_of(record)
+        if fault is not None:
+            return Read(unreadable(record, at_us, fault), source, raw_value(record))
         if record.topic == CONFIG and record.value is None:
             return None
         if record.topic == REQUESTS:
@@ -75,7 +80,6 @@ class Edge:
             fact, payload = self._config(record, at_us), None
         else:
             fact, payload = self._report(record, at_us)
-        source = (record.topic, record.partition, record.offset)
         return Read(fact, source, record.value, payload)
 
     def _request(self, record: Record, at_us: int) -> tuple[Fact, InferenceRequest | None]:
@@ -220,7 +224,7 @@ def unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:
         partition=record.partition,
         offset=record.offset,
         reason=reason,
-        body_bytes=len(record.value or b""),
+        body_bytes=len(raw_value(record) or b""),
     )
 
 

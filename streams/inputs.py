@@ -19,6 +19,7 @@ from schemas.ledger import Entry
 from schemas.requests import InferenceRequest
 from schemas.topics import CONFIG, LEDGER, REQUESTS, WORKER_EVENTS
 from services import bus
+from services.batches import raw_value
 from streams.admission import Read
 from streams.effects import outputs_in
 from streams.payloads import Payloads
@@ -239,19 +240,19 @@ class Inputs:
         again = self._raw_again.get((topic, partition))
         if again is None:
             again = self._raw_again[topic, partition] = Payloads(
-                self._bootstrap, topic, partition, bytes_max=0, parse=lambda value: value
+                self._bootstrap, topic, partition, bytes_max=0, parse=raw_value
             )
         return await again.get(offset)
 
 
-def _parse_request(raw: bytes | None) -> InferenceRequest | None:
-    asked = read_request(raw)
+def _parse_request(record: RawRecord) -> InferenceRequest | None:
+    asked = read_request(record.value)
     return asked if isinstance(asked, InferenceRequest) else None
 
 
-def _parse_outputs(raw: bytes | None) -> dict[str, str] | None:
+def _parse_outputs(record: RawRecord) -> dict[str, str] | None:
     try:
-        report = decode(raw)
+        report = decode(record.value)
     except CodecError:
         return None
     return outputs_in(report) if isinstance(report, messages.WorkerReport) else None

@@ -117,10 +117,11 @@ class Client:
         Raises:
             KeyError: this client did not submit it, or its outcome was returned before.
             NoOutcomeError: no outcome within `timeout_s`; it can be asked for again.
+            bus.BusError: headway.results is not read any more.
         """
         future = self._waiting[request_id]
         try:
-            result = await asyncio.wait_for(asyncio.shield(future), timeout_s)
+            result = await self._results.wait(future, timeout_s)
         except TimeoutError as error:
             raise NoOutcomeError(self._no_outcome(request_id, timeout_s)) from error
         self._waiting.pop(request_id, None)
@@ -232,15 +233,24 @@ class Client:
         future: "asyncio.Future[Result]",
         give_up_s: float | None,
     ) -> TokenPiece | None:
-        """Return the next piece, or None when the outcome is there or the time is up."""
+        """Return the next piece, or None when the outcome is there or the time is up.
+
+        Raises:
+            bus.BusError: what would tell either is not read any more.
+        """
         if not pieces.empty():
             return pieces.get_nowait()
         left_s = None if give_up_s is None else max(0.0, give_up_s - time.monotonic())
         getting = asyncio.ensure_future(pieces.get())
-        await asyncio.wait({getting, future}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        tails = [tail for tail in (self._results, self._tokens) if tail is not None]
+        awaited = {getting, future, *(tail.ending for tail in tails)}
+        await asyncio.wait(awaited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         if getting.done():
             return getting.result()
         getting.cancel()
+        if not future.done():
+            for tail in tails:
+                tail.check()
         return None
 
     async def _send(self, key: str, value: bytes, partition: int) -> tuple[int, int]:

@@ -196,6 +196,43 @@ def test_every_table_and_column_says_what_it_is(golden: Recorded) -> None:
     assert columns == []
 
 
+def test_every_policy_has_a_row_with_who_and_why_and_decisions_join_to_it(
+    golden: Recorded,
+) -> None:
+    wanted = [
+        (item.fact.policy, item.fact.who, item.fact.why)
+        for item in ENTRIES
+        if isinstance(item.fact, PolicyActivated)
+    ]
+    rows = golden.ask(
+        "SELECT version, digest, name, who, why, `values`['attempts_max'], cells FROM policies"
+        " ORDER BY version, at"
+    )
+    assert rows == [
+        [
+            policy.version,
+            policy_digest(policy),
+            policy.name,
+            who,
+            why,
+            str(policy.attempts_max),
+            1,
+        ]
+        for policy, who, why in wanted
+    ]
+    under = golden.ask(
+        "SELECT count() FROM decisions AS d INNER JOIN policies AS p"
+        " ON d.policy_version = p.version AND d.policy_digest = p.digest"
+    )
+    assert [[int(count)] for (count,) in under] == [
+        [sum(len(item.decisions) for item in ENTRIES if item.policy_version in _versions(wanted))]
+    ]
+
+
+def _versions(policies: list[tuple[Policy, str, str]]) -> set[int]:
+    return {policy.version for policy, _, _ in policies}
+
+
 UNITS = {
     "_us": "Unit: µs",
     "_ms": "Unit: ms",
@@ -232,40 +269,3 @@ def test_a_request_that_was_never_queued_is_not_in_the_queue_s_depth(golden: Rec
     never = {end.model for end in ENDS} - {"m"}
     assert never == {"nowhere-m"}, "the recorded ledger holds a request for an unknown model"
     assert golden.ask("SELECT DISTINCT model FROM queue_depth") == [["m"]]
-
-
-def test_every_policy_has_a_row_with_who_and_why_and_decisions_join_to_it(
-    golden: Recorded,
-) -> None:
-    wanted = [
-        (item.fact.policy, item.fact.who, item.fact.why)
-        for item in ENTRIES
-        if isinstance(item.fact, PolicyActivated)
-    ]
-    rows = golden.ask(
-        "SELECT version, digest, name, who, why, `values`['attempts_max'], cells FROM policies"
-        " ORDER BY version, at"
-    )
-    assert rows == [
-        [
-            policy.version,
-            policy_digest(policy),
-            policy.name,
-            who,
-            why,
-            str(policy.attempts_max),
-            1,
-        ]
-        for policy, who, why in wanted
-    ]
-    under = golden.ask(
-        "SELECT count() FROM decisions AS d INNER JOIN policies AS p"
-        " ON d.policy_version = p.version AND d.policy_digest = p.digest"
-    )
-    assert [[int(count)] for (count,) in under] == [
-        [sum(len(item.decisions) for item in ENTRIES if item.policy_version in _versions(wanted))]
-    ]
-
-
-def _versions(policies: list[tuple[Policy, str, str]]) -> set[int]:
-    return {policy.version for policy, _, _ in policies}

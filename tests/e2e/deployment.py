@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,16 @@ from schemas.ledger import Entry
 from schemas.policy import Policy
 from schemas.policy_history import record_of
 from schemas.profile import SMOLLM2_135M, Profile
-from schemas.topics import CONFIG, DEAD_LETTER, REQUESTS, RESULTS, work_topic
+from schemas.topics import CONFIG, DEAD_LETTER, LEDGER, REQUESTS, RESULTS, work_topic
 from services import bus
 from services.embedded.broker import Broker
 from services.embedded.ports import free_port
 from services.embedded.processes import Child
 from services.settings import CLICKHOUSE, KAFKA, STATE
+from streams.recovery import HEADER_SNAPSHOTS
 from streams.replay import Verifier
 from streams.replay_sources import records_of
+from streams.snapshots import Pointer, read_pointers
 
 CELLS = 2
 # KV of 784 tokens is 49 blocks; see S1.
@@ -259,15 +261,38 @@ class Deployment:
             for line in continuity.admit(value)
         ]
 
-    async def wait_for_replicas(self, count: int = 1, seconds: float = 30.0) -> None:
-        """Wait until `count` replicas were admitted in all."""
+    async def until_recorded(
+        self, what: str, enough: Callable[[list[Entry]], bool], seconds: float = 60.0
+    ) -> None:
+        """Wait until the entries of the model's cell are `enough`; fails with `what` they lack."""
         until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s:
-            kinds = [d.kind for entry in await self.entries() for d in entry.decisions]
-            if kinds.count("replica-admitted.v1") >= count:
-                return
+        while not enough(await self.entries()):
+            if time.monotonic() > until_s:
+                raise AssertionError(f"no {what} in {seconds} s; logs: {self.log_tails()}")
             await asyncio.sleep(0.2)
-        raise AssertionError(f"no replica came up in {seconds} s; logs: {self.log_tails()}")
+
+    async def wait_for_replicas(self, count: int = 1, seconds: float = 60.0) -> None:
+        """Wait until `count` replicas were admitted in all."""
+        await self.until_recorded(
+            f"{count} replicas came up",
+            lambda entries: decision_kinds(entries)["replica-admitted.v1"] >= count,
+            seconds,
+        )
+
+    async def wait_for_dispatches(self, count: int) -> None:
+        """Wait until requests were dispatched `count` times in all."""
+        await self.until_recorded(
+            f"{count} requests were dispatched",
+            lambda entries: decision_kinds(entries)["request-dispatched.v1"] >= count,
+        )
+
+    async def snapshot_pointers(self) -> list[Pointer]:
+        """Return the snapshots that the cell's last ledger record names, newest first."""
+        ledger = TopicPartition(LEDGER, self.cell_number)
+        async with bus.consuming(self.bootstrap, [ledger]) as consumer:
+            end = (await bus.bounded(consumer.end_offsets([ledger]), "tell an end offset"))[ledger]
+            last = [record async for record in bus.read_range(consumer, ledger, end - 1, end)]
+        return read_pointers(dict(last[0].headers).get(HEADER_SNAPSHOTS, b"").decode())
 
     async def check_record(self, ids: Iterable[str]) -> None:
         """Check what always holds: one outcome each, no gap, replay without a difference."""
@@ -295,3 +320,8 @@ class Deployment:
     def log_tails(self) -> dict[str, list[str]]:
         """Return the last log lines of each process, for a failing test."""
         return {name: child.last_lines(4) for name, child in self.children.items()}
+
+
+def decision_kinds(entries: Iterable[Entry]) -> Counter[str]:
+    """Count the decisions of the entries by their kind."""
+    return Counter(decision.kind for entry in entries for decision in entry.decisions)

@@ -11,11 +11,9 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from schemas.policy import Policy
 from schemas.requests import InferenceRequest
 from schemas.topics import LEDGER
-from services import bus
 from services.embedded.broker import free_port
 from services.gateway.client import Client
 from streams import snapshots
-from streams.recovery import HEADER_SNAPSHOTS
 from tests.e2e.command_line import Commands
 from tests.e2e.deployment import Deployment
 
@@ -85,13 +83,8 @@ async def _until_two_snapshots(deployment: Deployment) -> list[snapshots.Pointer
     while time.monotonic() < until_s:
         await _run(deployment, 20, first=number)
         number += 20
-        ledger = TopicPartition(LEDGER, deployment.cell_number)
-        async with bus.consuming(deployment.bootstrap, [ledger]) as consumer:
-            end = (await consumer.end_offsets([ledger]))[ledger]
-            async for record in bus.read_range(consumer, ledger, end - 1, end):
-                text = dict(record.headers).get(HEADER_SNAPSHOTS, b"").decode()
-                if len(pointers := snapshots.read_pointers(text)) > 1:
-                    return pointers
+        if len(pointers := await deployment.snapshot_pointers()) > 1:
+            return pointers
     raise AssertionError("the owner wrote no two snapshots")
 
 

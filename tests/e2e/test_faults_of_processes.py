@@ -75,9 +75,9 @@ async def test_b5_kills_in_the_middle_of_a_batch_give_each_decision_one_id_and_e
 async def test_b23_a_killed_worker_loses_no_request_of_its_batch(deployment: Deployment) -> None:
     await _in_service(deployment, 1, "--speed", "1", "--max-batch", "16")
     ids = await deployment.send_many(
-        [deployment.request(f"w{n}", max_output_tokens=100) for n in range(30)]
+        [deployment.request(f"w{n}", max_output_tokens=400) for n in range(30)]
     )
-    await asyncio.sleep(0.5)
+    await deployment.wait_for_dispatches(16)
     deployment.kill("worker-0")
     deployment.start_worker(0)
     outcomes = await deployment.outcomes(ids)
@@ -91,9 +91,9 @@ async def test_a_lost_replica_s_work_goes_to_another_after_the_back_off(
 ) -> None:
     await _in_service(deployment, 2, "--speed", "1", "--max-batch", "8")
     ids = await deployment.send_many(
-        [deployment.request(f"m{n}", max_output_tokens=200) for n in range(12)]
+        [deployment.request(f"m{n}", max_output_tokens=600) for n in range(12)]
     )
-    await asyncio.sleep(0.5)
+    await deployment.wait_for_dispatches(12)
     deployment.kill("worker-0")
     outcomes = await deployment.outcomes(ids)
     assert {result.outcome for result in outcomes.values()} == {"completed"}

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 # Parts of the standard library that compute from their arguments alone.
 PURE = frozenset(
     {
+        "base64",
         "bisect",
         "collections",
         "collections.abc",
