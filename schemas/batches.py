@@ -80,7 +80,9 @@ class BatchFormed:
         why: full (as many texts wait as a batch holds), due (the window is over), backlog (more
             requests wait than the policy holds back), deadline (the nearest one demands it), or
             free (no window is kept: the replica became free, or was).
-        members: in the order in which the queue gave them. passed_over: left for a later batch,
+        members: in the order in which the queue gave them. starved: whether the first of them goes
+            before requests of a higher tier, because its tier reached its starvation cap.
+        passed_over: left for a later batch,
             because their length would have cost too much padding, or memory or places.
         texts: of all members. texts_max: what fits. longest_tokens: every text is padded to it.
         padding_pct: the padding's share of what the pass computes.
@@ -98,6 +100,7 @@ class BatchFormed:
     incarnation: str
     why: ClosedBy
     members: tuple[str, ...]
+    starved: bool
     passed_over: int
     texts: int
     texts_max: int

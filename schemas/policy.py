@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from schemas import policy_windows as windows
 from schemas.ids import ModelName, TenantName
 from schemas.message import message
-from schemas.tunable import PER_MODEL, PER_TENANT, PER_TIER, tunable
+from schemas.tunable import PER_ACCOUNT, PER_MODEL, PER_TENANT, PER_TIER, tunable
 
 Tier = Literal["realtime", "critical", "normal", "batch"]
 # Highest first; the index is the rank.
@@ -23,6 +23,8 @@ DAY_MS = 86_400_000
 # The recorder keeps a version in 32 bits.
 VERSION_MAX = 2**31 - 1
 PositiveMs = Annotated[int, Field(ge=1, le=DAY_MS)]
+# None is no quota.
+Quota = Annotated[int, Field(ge=1)] | None
 _OWN = "Headway's own choice"
 
 
@@ -100,6 +102,30 @@ class Policy:
             le=DAY_MS,
         ),
     ] = 5_000
+    starved_share_pct: Annotated[
+        int,
+        tunable(
+            "Of the dispatches of a model, the share that requests past their starvation cap get"
+            " while requests of a higher tier wait too; 100 lets them all go first.",
+            unit="%",
+            origin="so that a flood of low-tier work cannot stop the tiers above it",
+            scope=PER_MODEL,
+            ge=1,
+            le=100,
+        ),
+    ] = 25
+    room_kept_after_pct: Annotated[
+        int,
+        tunable(
+            "How much of its starvation cap the next request waits for KV before room is kept for"
+            " it: from then on nothing else goes to the replica that is to have it.",
+            unit="%",
+            origin="half the cap is left for what runs there to end",
+            scope=PER_TIER,
+            ge=0,
+            le=100,
+        ),
+    ] = 50
     default_tier: Annotated[
         Tier, tunable("The tier of a request that names none.", unit="", origin=_OWN)
     ] = "normal"
@@ -136,6 +162,129 @@ class Policy:
         ),
     ] = 50_000
 
+    # How tenants share a tier, and what each may have
+    fair_weight: Annotated[
+        int,
+        tunable(
+            "The tenant's part of a tier that several tenants wait in, beside their weights.",
+            unit="parts",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=1,
+            le=10_000,
+        ),
+    ] = 1
+    fair_quantum: Annotated[
+        int,
+        tunable(
+            "The cost that a tenant of weight 1 may run up before the turn goes to the next.",
+            unit="cost units",
+            origin="less than one short request: changing the tenant costs nothing",
+            scope=PER_MODEL,
+            ge=1,
+            le=1_000_000_000,
+        ),
+    ] = 64
+    fair_prompt_token_cost: Annotated[
+        int,
+        tunable(
+            "What a prompt token costs a tenant.",
+            unit="cost units",
+            origin=_OWN,
+            scope=PER_MODEL,
+            ge=0,
+            le=1_000_000,
+        ),
+    ] = 1
+    fair_output_token_cost: Annotated[
+        int,
+        tunable(
+            "What an output token costs a tenant.",
+            unit="cost units",
+            origin="a decoded token takes about four times as long as one of a prompt",
+            scope=PER_MODEL,
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 4
+    quota_queued_requests: Annotated[
+        Quota,
+        tunable(
+            "Waiting requests of a tenant, per model, beyond which its arrivals are rejected.",
+            unit="requests",
+            origin=_OWN,
+            scope=PER_ACCOUNT,
+        ),
+    ] = None
+    quota_queued_tokens: Annotated[
+        Quota,
+        tunable(
+            "Prompt and output tokens that a tenant's waiting requests may ask for, per model.",
+            unit="tokens",
+            origin=_OWN,
+            scope=PER_ACCOUNT,
+        ),
+    ] = None
+    quota_running_requests: Annotated[
+        Quota,
+        tunable(
+            "Requests of a tenant, per model, that run at once; the others wait.",
+            unit="requests",
+            origin=_OWN,
+            scope=PER_ACCOUNT,
+        ),
+    ] = None
+    quota_tokens_per_minute: Annotated[
+        Quota,
+        tunable(
+            "Prompt and output tokens that a tenant may use in a minute, per model.",
+            unit="tokens/min",
+            origin=_OWN,
+            scope=PER_ACCOUNT,
+        ),
+    ] = None
+    refusal_backoff_ms: Annotated[
+        tuple[PositiveMs, ...],
+        tunable(
+            "When a refused tenant is told to come back, after its first, second, … refusal in a"
+            " row; the last one repeats.",
+            unit="ms",
+            origin=_OWN,
+            min_length=1,
+            max_length=100,
+        ),
+    ] = (100, 200, 400)
+    idle_tenants_max: Annotated[
+        int,
+        tunable(
+            "Tenants of a model without a request that are remembered; the longest idle go first.",
+            unit="tenants",
+            origin="about 5 MB of memory per model",
+            ge=0,
+        ),
+    ] = 10_000
+    refuse_hopeless: Annotated[
+        bool,
+        tunable(
+            "Whether a request is refused at the door when, by measured service times, it could"
+            " not start before its deadline.",
+            unit="",
+            origin=_OWN,
+            scope=PER_TENANT,
+        ),
+    ] = False
+    service_samples_min: Annotated[
+        int,
+        tunable(
+            "Dispatches out of a backlog that must have been timed before a deadline is hopeless.",
+            unit="dispatches",
+            origin=_OWN,
+            scope=PER_MODEL,
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 16
+
     # The same request again, and lost attempts
     dedupe_window_ms: Annotated[
         int,
@@ -162,12 +311,12 @@ class Policy:
         tunable(
             "Runs of one request, the first included, before it fails.",
             unit="attempts",
-            origin=_OWN,
+            origin="a first run and one after each of the three pauses of retry_backoff_ms",
             scope=PER_TENANT,
             ge=1,
             le=100,
         ),
-    ] = 3
+    ] = 4
     retry_backoff_ms: Annotated[
         tuple[PositiveMs, ...],
         tunable(
@@ -188,6 +337,16 @@ class Policy:
             le=DAY_MS,
         ),
     ] = 3_000
+    cold_start_max_ms: Annotated[
+        int,
+        tunable(
+            "How long a replica may load its model before nobody counts on it any more.",
+            unit="ms",
+            origin="twice a slow cold start of 5 minutes",
+            ge=1,
+            le=DAY_MS,
+        ),
+    ] = 600_000
 
     # Batch windows of one-shot models (schemas/policy_windows.py)
     window_mode: windows.WindowMode = "window"

@@ -62,9 +62,10 @@ class Effect:
 # Decisions that the world sees nothing of, but in the ledger.
 SILENT = (
     d.RequestQueued,
-    d.DuplicateIgnored,
     d.CancelIgnored,
     d.QueueBlocked,
+    d.TenantHeld,
+    d.RoomKept,
     d.AttemptLost,
     d.RequestReturned,
     d.ReplicaAdmitted,
@@ -100,9 +101,9 @@ async def _messages(
     if isinstance(decision, d.RequestDispatched):
         work = await _work(decision, sources)
         return [(work_topic(decision.model), decision.slot, decision.id, work, [])]
-    if isinstance(decision, d.RequestEnded):
-        result = await _result(entry, decision, sources)
-        return [(RESULTS, entry.cell, decision.id, result, [])]
+    if isinstance(decision, d.RequestEnded | d.DuplicateIgnored):
+        told = await _told(entry, decision, sources)
+        return [(RESULTS, entry.cell, decision.id, told, [])]
     if isinstance(decision, d.LeaveAsked):
         leave = messages.WorkLeave(
             id=decision.id,
@@ -157,11 +158,49 @@ async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
     return encode(work)
 
 
+async def _output(request_id: str, offset: int, sources: Sources) -> Output | None:
+    if offset < 0:
+        return None
+    outputs = await sources.outputs(offset)
+    return None if outputs is None else outputs.get(request_id)
+
+
+async def _told(
+    entry: Entry, decision: d.RequestEnded | d.DuplicateIgnored, sources: Sources
+) -> bytes:
+    if isinstance(decision, d.RequestEnded):
+        return await _result(entry, decision, sources)
+    return await _answer(entry, decision, sources)
+
+
+async def _answer(entry: Entry, decision: d.DuplicateIgnored, sources: Sources) -> bytes:
+    match decision.answer:
+        case "attached":
+            detail = f"it is known and {decision.stage}; its outcome will come once"
+        case "recalled":
+            detail = f"it has ended as {decision.outcome} ({decision.reason}); nothing ran again"
+        case "refused":
+            detail = "another request has this id already; send this one under an id of its own"
+    output = await _output(decision.id, decision.output_offset, sources)
+    answer = messages.ResendAnswer(
+        id=decision.id,
+        model=decision.model,
+        request_offset=decision.offset,
+        answer=decision.answer,
+        outcome=decision.outcome,
+        reason=decision.reason,
+        ended_us=decision.ended_us,
+        detail=detail,
+        text=output if isinstance(output, str) else None,
+        cell=entry.cell,
+        seq=entry.seq,
+        embedding=output if isinstance(output, Embedding) else None,
+    )
+    return encode(answer)
+
+
 async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> bytes:
-    output = None
-    if decision.output_offset >= 0:
-        outputs = await sources.outputs(decision.output_offset)
-        output = outputs.get(decision.id) if outputs is not None else None
+    output = await _output(decision.id, decision.output_offset, sources)
     result = messages.Result(
         id=decision.id,
         model=decision.model,
@@ -180,6 +219,7 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
         ttft_us=decision.ttft_us,
         e2e_us=decision.e2e_us,
         metadata=dict(decision.metadata),
+        retry_after_ms=decision.retry_after_ms,
         cell=entry.cell,
         seq=entry.seq,
         policy_version=entry.policy_version,

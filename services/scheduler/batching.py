@@ -1,13 +1,11 @@
-"""What is remembered of a one-shot model: who waits since when, its load, its open window. Pure.
+"""What is remembered of a one-shot model: what waits, its load, its open window. Pure.
 
-Plain data, changed only by services/scheduler/gathering.py (a part of evolve). `waiting`,
-`texts_waiting` and `deadlines` follow from the requests; the rest is stored in snapshots.
+Plain data, changed only by services/scheduler/gathering.py (a part of evolve). What waits and the
+deadlines follow from the requests; the rest is stored in snapshots.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
-
-from schemas.policy import TIERS, Tier
 
 # Service times are kept by batch size: one for each power of two up to the largest batch.
 SIZE_CLASSES = 12
@@ -18,8 +16,8 @@ class Batching:
     """One one-shot model's batching.
 
     Attributes:
-        waiting: by tier, ids to when their wait began, the longest wait first.
-        texts_waiting: of all of them.
+        requests_waiting, texts_waiting: of the tenants that are not held back.
+        of_tenant: by tenant, held ones too, how many requests and texts wait.
         deadlines: a heap of (deadline µs, order, id) of those that wait; dead items are dropped
             when they come to the top.
         next_batch: the number of the next batch.
@@ -31,10 +29,9 @@ class Batching:
             dispatch to the end of a batch that had not to wait at the replica; 0 if not measured.
     """
 
-    waiting: dict[Tier, "OrderedDict[str, int]"] = field(
-        default_factory=lambda: {tier: OrderedDict[str, int]() for tier in TIERS},
-    )
+    requests_waiting: int = 0
     texts_waiting: int = 0
+    of_tenant: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     deadlines: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
     next_batch: int = 0
     due_us: int | None = None
@@ -68,6 +65,7 @@ class Forming:
     Attributes:
         members: not dispatched yet. size: of all of them. texts: of all of them.
         longest_tokens: to which every text is padded. texts_max: of one pass.
+        starved: whether the first member goes before requests of a higher tier.
     """
 
     model: str
@@ -78,6 +76,7 @@ class Forming:
     longest_tokens: int
     texts_max: int
     members: deque[str]
+    starved: bool
 
 
 def size_class(texts: int) -> int:

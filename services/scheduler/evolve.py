@@ -7,7 +7,6 @@ depend on the decision and the state only, never on what the policy says now.
 from collections.abc import Callable
 from typing import Any
 
-from schemas import batches as b
 from schemas import decisions as d
 from schemas import facts as f
 from schemas.decisions import Decision
@@ -15,7 +14,7 @@ from schemas.facts import Fact
 from schemas.ids import cell_of
 from schemas.policy import policy_digest
 from schemas.policy_scope import Settings
-from services.scheduler import due, gathering
+from services.scheduler import due, gathering, service_times, starvation, waiting, waits
 from services.scheduler.hearing import current, hear, time_passed
 from services.scheduler.state import (
     CAUSE_INDEX,
@@ -24,6 +23,7 @@ from services.scheduler.state import (
     Model,
     Replica,
     Request,
+    Room,
     State,
 )
 from services.scheduler.waits import BACKOFF, TRANSIT
@@ -61,6 +61,12 @@ def _policy_activated(state: State, fact: f.PolicyActivated) -> None:
     state.policy = fact.policy
     state.settings = Settings(fact.policy)
     state.policy_digest = policy_digest(fact.policy)
+    for model in state.models.values():
+        # A quota may have grown; whom the new one holds back is decided as his turn comes.
+        for tenant, account in model.accounts.items():
+            if account.held:
+                waiting.release(state, model, tenant)
+    starvation.rebuild(state)
     state.touched.update(dict.fromkeys(state.models))
 
 
@@ -95,6 +101,8 @@ def _replica_starting(state: State, fact: f.ReplicaStarting) -> None:
         # One that is ready already says again that it began: its report came twice.
         return
     model.starting[fact.slot] = fact.incarnation
+    state.starts[fact.model, fact.slot] = state.now_us
+    state.starts.move_to_end((fact.model, fact.slot))
     state.touched[fact.model] = None
 
 
@@ -113,7 +121,9 @@ def _heartbeat(state: State, fact: f.ReplicaHeartbeat) -> None:
 def _replica_draining(state: State, fact: f.ReplicaDraining) -> None:
     time_passed(state, fact.at_us)
     if hear(state, fact):
-        state.models[fact.model].replicas[fact.slot].draining = True
+        model = state.models[fact.model]
+        model.replicas[fact.slot].draining = True
+        _give_room_up(model, fact.slot)
         state.touched[fact.model] = None
 
 
@@ -121,8 +131,7 @@ def _replica_stopped(state: State, fact: f.ReplicaStopped) -> None:
     time_passed(state, fact.at_us)
     model = state.models.get(fact.model)
     if model is not None and model.starting.get(fact.slot) == fact.incarnation:
-        del model.starting[fact.slot]
-        state.touched[fact.model] = None
+        _start_is_over(state, model, fact.slot)
     if hear(state, fact):
         state.pending.append(fact)
 
@@ -156,7 +165,6 @@ def _work_failed(state: State, fact: f.WorkFailed) -> None:
 def _queued(state: State, decision: d.RequestQueued) -> None:
     fact = state.pending.popleft()
     assert isinstance(fact, f.RequestArrived), "only an arrival is queued"  # noqa: S101 - ledger and code belong together
-    model = state.models[decision.model]
     waited = [0] * len(CAUSE_INDEX)
     waited[TRANSIT] = state.now_us - fact.arrived_us
     request = Request(
@@ -176,16 +184,21 @@ def _queued(state: State, decision: d.RequestQueued) -> None:
         since_us=state.now_us,
         mark=(),
         waited_us=waited,
+        quota_us=decision.quota_us,
         texts=fact.embedding.texts if fact.embedding else 1,
         longest_tokens=fact.embedding.longest_tokens if fact.embedding else decision.prompt_tokens,
     )
-    if model.batching is not None:
-        gathering.arrived(model.batching, request.texts, state.now_us)
     state.next_order += 1
     state.requests[request.id] = request
-    due.add_deadline(state, request)
-    model.queue.add(request.tier, request.tenant, request.id, request.order)
-    _begin_wait(state, model, request)
+    if request.deadline_us is not None:
+        due.add_deadline(state, request)
+    model = state.models[request.model]
+    gathering.arrived(model, request.texts, state.now_us)
+    waiting.join(state, request)
+    account = model.accounts[request.tenant]
+    account.refusals = 0
+    if decision.quota_us:
+        account.take_minute(decision.quota_us, state.now_us)
 
 
 def _answered(state: State, _decision: Decision) -> None:
@@ -194,39 +207,35 @@ def _answered(state: State, _decision: Decision) -> None:
 
 def _blocked(state: State, decision: d.QueueBlocked) -> None:
     model = state.models[decision.model]
-    _settle_cause(model, state.now_us)
     model.cause = decision.cause
-    if model.batching is not None and decision.cause != "window":
-        gathering.close(state, model.batching)
+    gathering.blocked(state, model, decision.cause)
+    waits.tell_tiers(model, state.now_us)
+
+
+def _tenant_held(state: State, decision: d.TenantHeld) -> None:
+    waiting.hold(state, state.models[decision.model], decision.tenant)
+
+
+def _room_kept(state: State, decision: d.RoomKept) -> None:
+    state.models[decision.model].room = Room(decision.id, decision.slot)
 
 
 def _dispatched(state: State, decision: d.RequestDispatched) -> None:
     request = state.requests[decision.id]
-    model = state.models[request.model]
-    _end_wait(state, model, request)
+    waiting.run(state, request, decision)
     request.waited_us = [0] * len(CAUSE_INDEX)
     for cause, cause_us in decision.waits:
         request.waited_us[CAUSE_INDEX[cause]] = cause_us
-    model.queue.served(request.tier, request.tenant)
-    request.stage = "running"
-    request.since_us = state.now_us
-    request.attempt = decision.attempt
-    request.slot = decision.slot
-    request.incarnation = decision.incarnation
-    request.blocks = decision.blocks
-    replica = model.replicas[decision.slot]
-    replica.running[request.id] = decision.blocks
-    replica.blocks_used += decision.blocks
-    request.batch = None
-    if decision.batch is not None:
-        gathering.dispatched(state, model, request, decision.batch)
+    model = state.models[request.model]
+    gathering.dispatched(state, model, request, decision.batch)
+    service_times.note_dispatch(model.service, model.queue.waiting, state.now_us)
     due.drop_dead(state)
 
 
 def _attempt_lost(state: State, decision: d.AttemptLost) -> None:
     state.pending.popleft()
     request = state.requests[decision.id]
-    _end_run(state, request)
+    waiting.stop(state, request, cost=0)
     request.stage = "backoff"
     request.losses = decision.losses
     request.retry_at_us = decision.retry_at_us
@@ -236,12 +245,8 @@ def _attempt_lost(state: State, decision: d.AttemptLost) -> None:
 
 def _returned(state: State, decision: d.RequestReturned) -> None:
     request = state.requests[decision.id]
-    model = state.models[request.model]
     request.waited_us[BACKOFF] += state.now_us - request.since_us
-    request.stage = "waiting"
-    request.since_us = state.now_us
-    model.queue.add_returned(request.tier, request.tenant, request.id, request.order)
-    _begin_wait(state, model, request)
+    waiting.join(state, request)
     due.drop_dead(state)
 
 
@@ -250,8 +255,7 @@ def _turned_away(state: State, decision: d.ReplicaTurnedAway) -> None:
     model = state.models.get(decision.model)
     if model is not None and model.starting.get(decision.slot) == decision.incarnation:
         # Its cold start is over, and nothing came of it.
-        del model.starting[decision.slot]
-        state.touched[decision.model] = None
+        _start_is_over(state, model, decision.slot)
 
 
 def _leave_asked(state: State, decision: d.LeaveAsked) -> None:
@@ -263,7 +267,8 @@ def _admitted(state: State, decision: d.ReplicaAdmitted) -> None:
     fact = state.pending.popleft()
     assert isinstance(fact, f.ReplicaReady), "only a ready replica is admitted"  # noqa: S101 - ledger and code belong together
     model = state.models[decision.model]
-    model.starting.pop(decision.slot, None)
+    if decision.slot in model.starting:
+        _start_is_over(state, model, decision.slot)
     replica = Replica(
         slot=fact.slot,
         incarnation=fact.incarnation,
@@ -282,10 +287,14 @@ def _admitted(state: State, decision: d.ReplicaAdmitted) -> None:
 
 
 def _replica_lost(state: State, decision: d.ReplicaLost) -> None:
+    model = state.models[decision.model]
+    if decision.why == "never-ready":
+        _start_is_over(state, model, decision.slot)
+        return
     if decision.why == "stopped":
         state.pending.popleft()
-    model = state.models[decision.model]
     replica = model.replicas.pop(decision.slot)
+    _give_room_up(model, decision.slot)
     del state.heard[decision.model, decision.slot]
     why = f"replica {decision.model}/{decision.slot} was lost: {decision.why}"
     state.pending.extend(
@@ -301,52 +310,52 @@ def _request_ended(state: State, decision: d.RequestEnded) -> None:
         state.pending.popleft()
     request = state.requests.pop(decision.id, None)
     if request is not None:
-        model = state.models[request.model]
-        if request.stage == "running":
-            if model.batching is not None:
-                gathering.measured(state, model.batching, decision, request)
-            _end_run(state, request)
-        elif request.stage == "waiting":
-            _end_wait(state, model, request)
-        state.touched[request.model] = None
-        due.drop_dead(state)
-    state.ended[decision.id] = Ended(decision.keep_until_us, decision.body_digest)
-    metadata_chars = sum(len(name) + len(value) for name, value in decision.metadata)
-    state.step_bytes += _METADATA_CHAR_BYTES * metadata_chars
+        _accepted_ended(state, request, decision)
+    elif decision.retry_after_ms is not None:
+        model = state.models[decision.model]
+        waiting.account_of(state, model, decision.tenant).refusals += 1
+    if decision.keep_until_us > state.now_us:
+        state.ended[decision.id] = Ended(
+            decision.keep_until_us,
+            decision.body_digest,
+            decision.outcome,
+            decision.reason,
+            state.now_us,
+            decision.output_offset,
+        )
+    if decision.metadata:
+        metadata_chars = sum(len(name) + len(value) for name, value in decision.metadata)
+        state.step_bytes += _METADATA_CHAR_BYTES * metadata_chars
 
 
-def _begin_wait(state: State, model: Model, request: Request) -> None:
-    _settle_cause(model, state.now_us)
-    request.mark = tuple(model.cause_totals_us)
-    if model.batching is not None:
-        gathering.wait_began(model.batching, request)
+def _accepted_ended(state: State, request: Request, decision: d.RequestEnded) -> None:
+    model = state.models[request.model]
+    if request.quota_us:
+        tokens = request.prompt_tokens + request.max_output_tokens
+        usage = decision.usage
+        used = 0 if usage is None else usage.prompt_tokens + usage.output_tokens
+        account = waiting.account_of(state, model, request.tenant)
+        account.give_minute_back(request.quota_us * (tokens - used) // tokens)
+    if decision.usage is not None:
+        service_times.note_usage(model.service, decision.usage)
+    if request.stage == "running":
+        gathering.measured(state, model, decision, request)
+        waiting.stop(state, request, decision.cost)
+    elif request.stage == "waiting":
+        waiting.leave(state, request)
     state.touched[request.model] = None
+    due.drop_dead(state)
 
 
-def _end_wait(state: State, model: Model, request: Request) -> None:
-    model.queue.remove(request.tier, request.tenant, request.id, request.order)
-    if model.batching is not None:
-        gathering.wait_ended(state, model, model.batching, request)
-    if not model.queue.waiting:
-        _settle_cause(model, state.now_us)
-        model.cause = None
+def _start_is_over(state: State, model: Model, slot: int) -> None:
+    del model.starting[slot]
+    del state.starts[model.profile.model, slot]
+    state.touched[model.profile.model] = None
 
 
-def _end_run(state: State, request: Request) -> None:
-    request.run_us += state.now_us - request.since_us
-    request.since_us = state.now_us
-    replica = state.models[request.model].replicas.get(request.slot)
-    if replica is not None and replica.incarnation == request.incarnation:
-        replica.blocks_used -= replica.running.pop(request.id)
-        if request.batch in replica.batches:
-            gathering.run_ended(replica, request.batch)
-        state.touched[request.model] = None
-
-
-def _settle_cause(model: Model, now_us: int) -> None:
-    if model.cause is not None:
-        model.cause_totals_us[CAUSE_INDEX[model.cause]] += now_us - model.cause_since_us
-    model.cause_since_us = now_us
+def _give_room_up(model: Model, slot: int) -> None:
+    if model.room is not None and model.room.slot == slot:
+        model.room = None
 
 
 _EVOLVE: dict[type, Callable[[State, Any], None]] = {
@@ -374,6 +383,8 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.CancelIgnored: _answered,
     d.MessageDeadLettered: _answered,
     d.QueueBlocked: _blocked,
+    d.TenantHeld: _tenant_held,
+    d.RoomKept: _room_kept,
     d.RequestDispatched: _dispatched,
     d.AttemptLost: _attempt_lost,
     d.RequestReturned: _returned,
@@ -382,7 +393,5 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.ReplicaLost: _replica_lost,
     d.ReplicaTurnedAway: _turned_away,
     d.RequestEnded: _request_ended,
-    b.WindowTuned: gathering.tuned,
-    b.WindowOpened: gathering.opened,
-    b.BatchFormed: gathering.formed,
+    **gathering.EVOLVE,
 }

@@ -5,7 +5,9 @@ for the decisions on windows and batches. Reads no policy.
 """
 
 from collections import deque
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from schemas import batches as b
 from schemas import decisions as d
@@ -35,18 +37,20 @@ def serve(state: State, model: Model) -> None:
 
 def take_in(state: State, model: Model, batching: Batching) -> None:
     """Derive from the requests who waits, and which batches run."""
-    name = model.profile.model
-    requests = [request for request in state.requests.values() if request.model == name]
-    waiting = [request for request in requests if request.stage == "waiting"]
-    for request in sorted(waiting, key=lambda item: (item.since_us, item.order)):
-        wait_began(batching, request)
-    for request in requests:
-        if request.stage == "running" and request.batch is not None:
+    for request in state.requests.values():
+        if request.model != model.profile.model:
+            continue
+        if request.stage == "waiting":
+            wait_began(batching, request, held=model.accounts[request.tenant].held)
+        elif request.stage == "running" and request.batch is not None:
             run_began(model, request, request.batch)
 
 
-def arrived(batching: Batching, texts: int, now_us: int) -> None:
+def arrived(model: Model, texts: int, now_us: int) -> None:
     """Note the arrival of a request of `texts` texts: they count as spread over the gap."""
+    batching = model.batching
+    if batching is None:
+        return
     if batching.last_arrival_us >= 0:
         gap_us = min(now_us - batching.last_arrival_us, _GAP_US_MAX)
         for _ in range(texts):
@@ -56,21 +60,44 @@ def arrived(batching: Batching, texts: int, now_us: int) -> None:
     batching.last_arrival_us = now_us
 
 
-def wait_began(batching: Batching, request: Request) -> None:
-    """Note that a request waits from now on."""
-    batching.waiting[request.tier][request.id] = request.since_us
-    batching.texts_waiting += request.texts
+def wait_began(batching: Batching, request: Request, *, held: bool) -> None:
+    """Note that a request waits from now on; of a tenant that is held back it counts later."""
+    requests, texts = batching.of_tenant.get(request.tenant, (0, 0))
+    batching.of_tenant[request.tenant] = requests + 1, texts + request.texts
+    if not held:
+        batching.requests_waiting += 1
+        batching.texts_waiting += request.texts
     if request.deadline_us is not None:
         heappush(batching.deadlines, (request.deadline_us, request.order, request.id))
 
 
-def wait_ended(state: State, model: Model, batching: Batching, request: Request) -> None:
-    """Note that a request waits no longer."""
-    del batching.waiting[request.tier][request.id]
-    batching.texts_waiting -= request.texts
-    _drop_dead(state, batching)
+def wait_ended(
+    state: State, model: Model, batching: Batching, request: Request, *, held: bool
+) -> None:
+    """Note that a request waits no longer; its stage still says that it does."""
+    requests, texts = batching.of_tenant.pop(request.tenant)
+    if requests > 1:
+        batching.of_tenant[request.tenant] = requests - 1, texts - request.texts
+    if not held:
+        batching.requests_waiting -= 1
+        batching.texts_waiting -= request.texts
+    _drop_dead(state, model, request)
     if not model.queue.waiting:
         close(state, batching)
+
+
+def tenant_held(batching: Batching, tenant: str) -> None:
+    """Note that what a tenant has waiting can join no batch for now."""
+    requests, texts = batching.of_tenant.get(tenant, (0, 0))
+    batching.requests_waiting -= requests
+    batching.texts_waiting -= texts
+
+
+def tenant_released(batching: Batching, tenant: str) -> None:
+    """Note that what a tenant has waiting can join a batch again."""
+    requests, texts = batching.of_tenant.get(tenant, (0, 0))
+    batching.requests_waiting += requests
+    batching.texts_waiting += texts
 
 
 def run_began(model: Model, request: Request, batch: int) -> None:
@@ -86,18 +113,25 @@ def run_ended(replica: Replica, batch: int) -> None:
         del replica.batches[batch]
 
 
-def measured(state: State, batching: Batching, ended: d.RequestEnded, request: Request) -> None:
+def measured(state: State, model: Model, ended: d.RequestEnded, request: Request) -> None:
     """Learn how long a batch takes from a member that ran to its end, before it leaves it.
 
     What the worker says it waited there is left out: it is another batch's time.
     """
-    if ended.reason != "embedded" or ended.usage is None:
+    batching = model.batching
+    if batching is None or ended.reason != "embedded" or ended.usage is None:
         return
     took_us = max(1, state.now_us - request.since_us - ended.usage.queued_us)
     at = size_class(request.batch_texts)
     before = batching.service_us[at]
     # Only the first counts whole: one slow batch is no measure.
     batching.service_us[at] = before + (took_us - before) // _SERVICE_SHARE if before else took_us
+
+
+def blocked(state: State, model: Model, cause: d.Cause) -> None:
+    """Note what holds the queue back: any cause but the window ends an open one."""
+    if model.batching is not None and cause != "window":
+        close(state, model.batching)
 
 
 def close(state: State, batching: Batching) -> None:
@@ -134,14 +168,18 @@ def formed(state: State, decision: b.BatchFormed) -> None:
         texts=decision.texts,
         texts_max=decision.texts_max,
         members=deque(decision.members),
+        starved=decision.starved,
     )
     close(state, batching)
     # What stays behind may go to another replica, or needs a window of its own.
     state.touched[decision.model] = None
 
 
-def dispatched(state: State, model: Model, request: Request, place: b.BatchPlace) -> None:
-    """Note that a member of the batch that is being formed was dispatched."""
+def dispatched(state: State, model: Model, request: Request, place: b.BatchPlace | None) -> None:
+    """Note that a request was dispatched: with its place, as a member of the batch that forms."""
+    if place is None:
+        request.batch = None
+        return
     forming = state.forming
     assert forming is not None, "a batch was formed before"  # noqa: S101 - ledger and code belong together
     forming.members.popleft()
@@ -177,21 +215,32 @@ def _of(state: State, name: str) -> Batching:
     return batching
 
 
-def _drop_dead(state: State, batching: Batching) -> None:
+def _drop_dead(state: State, model: Model, leaving: Request) -> None:
+    """Drop the deadlines of requests that wait no longer; `leaving` is about to be one."""
+    batching = _of(state, leaving.model)
     deadlines = batching.deadlines
-    while deadlines and not _waits(state, batching, deadlines[0]):
+    while deadlines and not _waits(state, deadlines[0], leaving):
         heappop(deadlines)
-    if len(deadlines) > 2 * batching.texts_waiting + _SWEEP_ITEMS_MIN:
-        deadlines[:] = [item for item in deadlines if _waits(state, batching, item)]
+    if len(deadlines) > 2 * model.queue.waiting + _SWEEP_ITEMS_MIN:
+        deadlines[:] = [item for item in deadlines if _waits(state, item, leaving)]
         heapify(deadlines)
 
 
-def _waits(state: State, batching: Batching, item: tuple[int, int, str]) -> bool:
+def _waits(state: State, item: tuple[int, int, str], leaving: Request) -> bool:
     _, order, request_id = item
     request = state.requests.get(request_id)
     # An id may come again once it is forgotten: the order tells the lives apart.
     return (
         request is not None
+        and request is not leaving
         and request.order == order
-        and request.id in batching.waiting[request.tier]
+        and request.stage == "waiting"
     )
+
+
+# What evolve does with the decisions on windows and batches.
+EVOLVE: dict[type, Callable[[State, Any], None]] = {
+    b.WindowTuned: tuned,
+    b.WindowOpened: opened,
+    b.BatchFormed: formed,
+}

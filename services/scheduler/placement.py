@@ -7,19 +7,23 @@ ones that would fit beside what runs.
 
 from dataclasses import dataclass
 
-from schemas.decisions import Cause, PassedOver
-from schemas.policy import Policy
+from schemas.decisions import Cause, PassedOver, RoomKept, TenantHeld
+from services.scheduler import order, quotas
 from services.scheduler.state import Model, Replica, Request, State
 
 
 @dataclass(slots=True)
 class Fit:
-    """A request that fits: where, how many blocks, and which ones were tried before it."""
+    """A request that fits: where, how many blocks, and which ones were tried before it.
+
+    `starved` is whether it goes before requests of a higher tier.
+    """
 
     request: Request
     replica: Replica
     blocks: int
     passed_over: tuple[PassedOver, ...]
+    starved: bool
 
 
 @dataclass(slots=True)
@@ -39,31 +43,63 @@ def blocks_for(tokens: int, block_tokens: int) -> int:
     return -(-tokens // block_tokens)
 
 
-def find(policy: Policy, state: State, model: Model) -> Fit | Blocked | Request | None:
+def find(state: State, model: Model) -> Fit | Blocked | Request | RoomKept | TenantHeld | None:
     """Return the next placement of a model in which something waits.
 
     Returns:
-        A Fit to dispatch, a Request that no replica of the model could ever hold, Blocked, or None
-        when nothing fits and the cause is on record already.
+        A Fit to dispatch, a Request that no replica of the model could ever hold, a decision that
+        holds a tenant back or keeps room for the next request, Blocked, or None when nothing fits
+        and the cause is on record already.
     """
-    ready = [replica for replica in model.replicas.values() if not replica.draining]
-    open_replicas = [replica for replica in ready if len(replica.running) < replica.max_batch]
+    ready, open_replicas = _open(model)
     if not open_replicas:
         cause = cause_without_room(model, ready)
         return None if cause == model.cause else _blocked(state, model, cause, ready, [])
-    free_tokens_max = max(_free_tokens(replica) for replica in open_replicas)
+    free_tokens_max = max([_free_tokens(replica) for replica in open_replicas])
     passed: list[Request] = []
-    for request_id in model.queue.first(policy.look_ahead_requests):
+    request_ids, starved = order.candidates(state, model)
+    for request_id in request_ids:
         request = state.requests[request_id]
+        held = quotas.to_hold(state, model, request)
+        if held is not None:
+            return held
         tokens = request.prompt_tokens + request.max_output_tokens
         if tokens <= free_tokens_max:
-            replica = next(item for item in open_replicas if tokens <= _free_tokens(item))
-            blocks = blocks_for(tokens, replica.block_tokens)
-            return Fit(request, replica, blocks, _passed_over(passed, open_replicas))
-        if tokens > model.pool_tokens_max:
+            replica = _first_fit(state, model, request, open_replicas)
+            if replica is not None:
+                blocks = blocks_for(tokens, replica.block_tokens)
+                tried = _passed_over(passed, open_replicas)
+                return Fit(request, replica, blocks, tried, request_id == starved)
+        elif tokens > model.pool_tokens_max:
             return request
+        if not passed:
+            kept = order.keep_room(state, model, request)
+            if kept is not None:
+                return kept
         passed.append(request)
-    return None if model.cause == "kv" else _blocked(state, model, "kv", ready, open_replicas)
+    cause = "kv" if passed else "quota"
+    return None if model.cause == cause else _blocked(state, model, cause, ready, open_replicas)
+
+
+def _open(model: Model) -> tuple[int, list[Replica]]:
+    """Return how many replicas take work, and those of them that have a place in their batch."""
+    ready, open_replicas = 0, list[Replica]()
+    for replica in model.replicas.values():
+        if not replica.draining:
+            ready += 1
+            if len(replica.running) < replica.max_batch:
+                open_replicas.append(replica)
+    return ready, open_replicas
+
+
+def _first_fit(
+    state: State, model: Model, request: Request, open_replicas: list[Replica]
+) -> Replica | None:
+    tokens = request.prompt_tokens + request.max_output_tokens
+    for replica in open_replicas:
+        if tokens <= _free_tokens(replica) and order.is_open(state, model, request, replica):
+            return replica
+    return None
 
 
 def over_every_pool(model: Model, tokens: int) -> bool:
@@ -75,24 +111,24 @@ def _free_tokens(replica: Replica) -> int:
     return (replica.kv_blocks - replica.blocks_used) * replica.block_tokens
 
 
-def cause_without_room(model: Model, ready: list[Replica]) -> Cause:
-    """Return what holds a queue back when no ready replica has a place."""
+def cause_without_room(model: Model, ready: int) -> Cause:
+    """Return what holds a queue back when none of the ready replicas has a place."""
     if ready:
         return "slots"
     return "cold-start" if model.starting else "no-replica"
 
 
 def _blocked(
-    state: State, model: Model, cause: Cause, ready: list[Replica], open_replicas: list[Replica]
+    state: State, model: Model, cause: Cause, ready: int, open_replicas: list[Replica]
 ) -> Blocked:
-    head = state.requests[next(model.queue.first(1))]
+    head = state.requests[model.queue.head()]
     compared = _passed_over([head], open_replicas)
     return Blocked(
         cause=cause,
         head=head.id,
         blocks_needed=compared[0].blocks_needed if compared else 0,
         blocks_free_max=compared[0].blocks_free_max if compared else 0,
-        replicas_ready=len(ready),
+        replicas_ready=ready,
         slots_free=sum(r.max_batch - len(r.running) for r in open_replicas),
     )
 

@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from schemas.decisions import CAUSES, Cause
+from schemas.decisions import CAUSES, Cause, Outcome, Reason
 from schemas.facts import (
     CancelAsked,
     MessageUnreadable,
@@ -26,6 +26,7 @@ from schemas.facts import (
 from schemas.policy import Policy, Tier, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
+from services.scheduler.accounts import Account
 from services.scheduler.batching import Batching, Forming
 from services.scheduler.queue import Queue
 
@@ -45,11 +46,14 @@ class Request:
     Attributes:
         order: grows with each acceptance; decides who is older.
         since_us: when the present stage began.
-        mark: the model's cause totals when this wait began; the wait's causes are the difference.
-        waited_us: by cause (index in CAUSES), over the waits that are over.
+        mark: its lane's cause totals when this wait began; the wait's causes are the difference.
+        waited_us: by cause (index in CAUSES), over the waits that are over; less what had passed
+            of the cause at the mark.
         attempt: of the last dispatch; 0 before the first. losses: attempts lost.
         texts, longest_tokens: of an embedding request; 1 and all of it otherwise.
         batch: of a one-shot model, in which it rode last. batch_texts: of all that rode in it.
+        cost, weight, quantum: what its tenant was charged for the run, and how that counts.
+        quota_us: what it took of its tenant's minute.
     """
 
     id: str
@@ -68,12 +72,16 @@ class Request:
     since_us: int
     mark: tuple[int, ...]
     waited_us: list[int]
+    quota_us: int = 0
     run_us: int = 0
     attempt: int = 0
     losses: int = 0
     slot: int = -1
     incarnation: str = ""
     blocks: int = 0
+    cost: int = 0
+    weight: int = 1
+    quantum: int = 1
     retry_at_us: int = 0
     leaving: bool = False
     texts: int = 1
@@ -100,6 +108,31 @@ class Replica:
     batches: dict[int, int] = field(default_factory=dict[int, int])
 
 
+@dataclass(slots=True, frozen=True)
+class Room:
+    """KV that is kept for a waiting request: nothing that stands behind it goes to that replica."""
+
+    id: str
+    slot: int
+
+
+@dataclass(slots=True)
+class Service:
+    """How fast a model's requests were served lately: integer moving averages.
+
+    Attributes:
+        interval_ns: between two dispatches while others waited. samples: how many were timed.
+        backlog_since_us: the last dispatch that left some waiting, or -1 when none waited since.
+        prefill_ns: of a prompt token. decode_ns: of an output token. 0 when not measured.
+    """
+
+    interval_ns: int = 0
+    samples: int = 0
+    backlog_since_us: int = -1
+    prefill_ns: int = 0
+    decode_ns: int = 0
+
+
 @dataclass(slots=True)
 class Model:
     """One model: its profile, its replicas in the order of their slots, and its queue.
@@ -108,8 +141,9 @@ class Model:
         starting: incarnations by slot whose cold start is under way.
         pool_tokens: KV tokens by slot of every replica that ever was ready: a request larger than
             all of them can never run. pool_tokens_max: the largest of them.
-        cause: what holds the queue back since `cause_since_us`, or None when nothing waits.
-        cause_totals_us: by cause (index in CAUSES), up to `cause_since_us`.
+        cause: what holds the queue back, or None when nothing waits.
+        accounts: by tenant. idle: those of them without a request, the longest idle first.
+        room: KV that is kept for one request, or None.
         batching: of a one-shot model.
     """
 
@@ -121,17 +155,23 @@ class Model:
     pool_tokens_max: int = 0
     queue: Queue = field(default_factory=Queue)
     cause: Cause | None = None
-    cause_since_us: int = 0
-    cause_totals_us: list[int] = field(default_factory=lambda: [0] * len(CAUSES))
+    accounts: dict[str, Account] = field(default_factory=dict[str, Account])
+    idle: "OrderedDict[str, None]" = field(default_factory=OrderedDict[str, None])
+    room: Room | None = None
+    service: Service = field(default_factory=Service)
     batching: Batching | None = None
 
 
 @dataclass(slots=True)
 class Ended:
-    """What is remembered of a request that has ended, to recognise a resend."""
+    """What is remembered of a request that has ended, to recognise and to answer a resend."""
 
     keep_until_us: int
     body_digest: str
+    outcome: Outcome
+    reason: Reason
+    ended_us: int
+    output_offset: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -173,8 +213,11 @@ class State:
         heard: (model, slot) to when it was last heard, the longest silent first.
         windows: a heap of (due µs, model) of the batch windows that are open.
         forming: the batch whose members are being dispatched; None between two facts.
+        starving: a heap of (due µs, model, rank of the tier): when a tier's longest waiting request
+            reaches its starvation cap at the earliest; at most one item for each tier.
+        starts: (model, slot) to when its cold start began, the longest ago first.
         touched: models in which a dispatch may have become possible since the last fact.
-        pending: empty between two facts.
+        pending: empty between two facts, unless the step was cut short.
         step_bytes: about how many bytes of decisions came since the last fact. At STEP_BYTES_MAX
             the step is cut short, and the next fact goes on where it ended.
     """
@@ -198,6 +241,12 @@ class State:
     )
     windows: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     forming: Forming | None = None
+    starving: list[tuple[int, str, int]] = field(
+        default_factory=list[tuple[int, str, int]], compare=False
+    )
+    starts: "OrderedDict[tuple[str, int], int]" = field(
+        default_factory=OrderedDict[tuple[str, int], int],
+    )
     touched: dict[str, None] = field(default_factory=dict[str, None])
     pending: deque[Pending] = field(default_factory=deque[Pending])
     step_bytes: int = 0

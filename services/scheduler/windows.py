@@ -15,16 +15,16 @@ in that order, where their lengths cost little padding. Reads only.
 from dataclasses import dataclass
 
 from schemas.batches import BatchFormed, BatchPlace, ClosedBy, WindowOpened, WindowTuned
-from schemas.decisions import Cause
+from schemas.decisions import Cause, TenantHeld
 from schemas.policy import TIERS, Policy, Tier
-from services.scheduler import tuning
+from services.scheduler import order, quotas, tuning
 from services.scheduler.batching import Batching, Forming, service_us
 from services.scheduler.placement import Blocked, Fit, blocks_for, cause_without_room
 from services.scheduler.state import Model, Replica, Request, State
 
 _US_PER_MS = 1000
 
-Found = BatchFormed | WindowOpened | WindowTuned | Request | Blocked
+Found = BatchFormed | WindowOpened | WindowTuned | Request | TenantHeld | Blocked
 
 
 @dataclass(slots=True)
@@ -85,8 +85,9 @@ def find(state: State, model: Model, batching: Batching) -> Found | None:
     """Return what to do for a one-shot model in which something waits, or None: nothing now.
 
     Returns:
-        A batch to form, a window to tune or open, a Request that no replica could ever hold, or
-        Blocked when the cause that holds the queue back has changed.
+        A batch to form, a window to tune or open, a Request that no replica could ever hold, a
+        decision that holds a tenant back, or Blocked when the cause that holds the queue back has
+        changed.
     """
     keys = state.settings.at(model.profile.model)
     ready = [replica for replica in model.replicas.values() if not replica.draining]
@@ -94,15 +95,25 @@ def find(state: State, model: Model, batching: Batching) -> Found | None:
     full = batching.texts_waiting >= min(keys.batch_texts_max, widest)
     view = _View(keys, state, model, batching, ready, full)
     if not ready:
-        return _held(view, cause_without_room(model, ready))
+        return _held(view, cause_without_room(model, 0))
+    if not batching.requests_waiting:
+        # Whoever waits has as many running as its quota allows.
+        return _held(view, "quota")
     # Where no window is kept the timing is not needed, and this is asked for each arrival.
     why = _closed_at_once(view) or _closed_in_time(view, _timing(view))
-    if why is None:
-        return _keep_open(view, _timing(view))
+    return _keep_open(view, _timing(view)) if why is None else _leave(view, why)
+
+
+def _leave(view: _View, why: ClosedBy) -> Found | None:
+    """Return the batch that leaves now, or what keeps it from leaving."""
+    keys, state, model = view.keys, view.state, view.model
     free = _free(view)
     if not free:
         return _held(view, "slots")
-    head = state.requests[next(model.queue.first(1))]
+    head = state.requests[next(order.candidates(state, model, 1)[0])]
+    held = quotas.to_hold(state, model, head)
+    if held is not None:
+        return held
     if over_every_pool(keys, model, head.texts, head.longest_tokens):
         return head
     for replica in free:
@@ -121,7 +132,8 @@ def next_member(state: State, forming: Forming) -> tuple[Model, Fit, BatchPlace]
     block = blocks_for(forming.longest_tokens, replica.block_tokens)
     blocks = min(request.texts, forming.texts_max) * block
     place = BatchPlace(batch=forming.batch, size=forming.size)
-    return model, Fit(request, replica, blocks, ()), place
+    starved = forming.starved and len(forming.members) == forming.size
+    return model, Fit(request, replica, blocks, (), starved), place
 
 
 def over_every_pool(keys: Policy, model: Model, texts: int, longest_tokens: int) -> bool:
@@ -158,7 +170,7 @@ def _timing(view: _View) -> _Timing:
     window_ms = tuning.window_ms(keys, batching)
     found: _Timing | None = None
     for tier, target_ms in zip(TIERS, keys.tier_latency_target_ms, strict=True):
-        since_us = next(iter(batching.waiting[tier].values()), None)
+        since_us = view.model.queue.tiers[tier].oldest_us
         if since_us is None:
             continue
         share_us = target_ms * _US_PER_MS * keys.window_share_pct // 100
@@ -168,7 +180,10 @@ def _timing(view: _View) -> _Timing:
     assert found is not None, "something waits"  # noqa: S101 - a bound of the algorithm, not input
     found.service_us = service_us(batching, min(batching.texts_waiting, keys.batch_texts_max))
     if batching.deadlines:
-        found.deadline_us = batching.deadlines[0][0]
+        deadline_us, _, request_id = batching.deadlines[0]
+        # A batch would not help a tenant that is held back.
+        if not view.model.accounts[view.state.requests[request_id].tenant].held:
+            found.deadline_us = deadline_us
     return found
 
 
@@ -179,7 +194,7 @@ def _closed_at_once(view: _View) -> ClosedBy | None:
     if view.keys.window_mode == "when_free":
         return "free"
     backlog_closes = view.keys.window_backlog_closes
-    if backlog_closes is not None and view.model.queue.waiting > backlog_closes:
+    if backlog_closes is not None and view.batching.requests_waiting > backlog_closes:
         return "backlog"
     return None
 
@@ -228,7 +243,7 @@ def _held(view: _View, cause: Cause, compared: tuple[int, int] = (0, 0)) -> Bloc
         return None
     return Blocked(
         cause=cause,
-        head=next(model.queue.first(1)),
+        head=model.queue.head(),
         blocks_needed=compared[0],
         blocks_free_max=compared[1],
         replicas_ready=len(view.ready),
@@ -265,17 +280,32 @@ class _Group:
     texts: int
     tokens: int
     longest: int
+    starved: bool
+    places: dict[str, int | None]
     seen: int = 0
+
+    def take_place(self, state: State, model: Model, tenant: str) -> bool:
+        """Take one of the tenant's places among the running, if its quota leaves one."""
+        if tenant not in self.places:
+            self.places[tenant] = quotas.places_left(state, model, tenant)
+        left = self.places[tenant]
+        if left is None:
+            return True
+        self.places[tenant] = left - 1
+        return left > 0
 
 
 def _group(view: _View, replica: Replica, texts_max: int, allowed: int) -> _Group:
     """Return the head and those of the next few that fit beside it: places, memory, padding."""
+    state, model = view.state, view.model
+    request_ids, starved = order.candidates(state, model, view.keys.batch_look_ahead_requests)
     group: _Group | None = None
-    for request_id in view.model.queue.first(view.keys.batch_look_ahead_requests):
-        request = view.state.requests[request_id]
+    for request_id in request_ids:
+        request = state.requests[request_id]
         if group is None:
-            longest = request.longest_tokens
-            group = _Group([request_id], request.texts, request.prompt_tokens, longest)
+            longest, first = request.longest_tokens, request_id == starved
+            group = _Group([request_id], request.texts, request.prompt_tokens, longest, first, {})
+            group.take_place(state, model, request.tenant)
             continue
         if group.texts >= texts_max:
             break
@@ -288,6 +318,7 @@ def _group(view: _View, replica: Replica, texts_max: int, allowed: int) -> _Grou
             texts <= texts_max
             and texts * blocks_for(longest, replica.block_tokens) <= allowed
             and (computed - tokens) * 100 <= view.keys.batch_padding_pct_max * computed
+            and group.take_place(state, model, request.tenant)
         ):
             group.members.append(request_id)
             group.texts, group.tokens, group.longest = texts, tokens, longest
@@ -310,6 +341,7 @@ def _form(view: _View, why: ClosedBy, replica: Replica) -> BatchFormed:
         incarnation=replica.incarnation,
         why=why,
         members=tuple(group.members),
+        starved=group.starved,
         passed_over=group.seen + 1 - len(group.members),
         texts=group.texts,
         texts_max=texts_max,

@@ -21,11 +21,11 @@ def check_window(state: State, model: Model, batching: Batching) -> None:
         for request in state.requests.values()
         if request.model == name and request.stage == "waiting"
     ]
-    known = {key: since for tier in batching.waiting.values() for key, since in tier.items()}
-    assert known == {request.id: request.since_us for request in waiting}
-    assert batching.texts_waiting == sum(request.texts for request in waiting)
-    for tier in batching.waiting.values():
-        assert list(tier.values()) == sorted(tier.values())
+    open_ones = [r for r in waiting if not model.accounts[r.tenant].held]
+    assert batching.requests_waiting == len(open_ones)
+    assert batching.texts_waiting == sum(request.texts for request in open_ones)
+    tenants = Counter(request.tenant for request in waiting)
+    assert {name: count for name, (count, _) in batching.of_tenant.items()} == tenants
     with_deadline = {(r.deadline_us, r.order, r.id) for r in waiting if r.deadline_us is not None}
     assert with_deadline <= set(batching.deadlines)
     assert not batching.deadlines or batching.deadlines[0] in with_deadline
@@ -49,9 +49,10 @@ def _check_nothing_left(state: State, model: Model, batching: Batching) -> None:
         assert batching.texts_waiting < keys.batch_texts_max
     elif model.cause == "slots":
         assert ready
-        # A request that ran before its model became one-shot holds memory, but is no batch.
         assert not idle
     elif model.cause in {"no-replica", "cold-start"}:
         assert not ready
+    elif model.cause == "quota":
+        assert not batching.requests_waiting
     else:
         assert model.cause == "kv"

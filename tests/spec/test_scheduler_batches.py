@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from schemas import decisions as d
 from schemas.batches import BatchFormed, WindowOpened, WindowTuned
+from schemas.policy import Override
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from services.scheduler.step import step
 from tests.spec.oneshot_story import ENCODER, FREE, STILL, batch_of, embedded, encoder, texts
@@ -13,6 +14,7 @@ from tests.spec.scheduler_story import (
     a,
     arrived,
     given,
+    heartbeat,
     policy_is,
     profile_is,
     ready,
@@ -207,3 +209,55 @@ def test_a_state_that_was_stored_amid_windows_and_batches_goes_on_as_the_one_tha
     for fact in (embedded("a", "b", at=230), texts("d", at=240), tick(310), tick(400)):
         assert step(again.policy, again, fact) == story.when(fact).decisions
     assert state_digest(again) == state_digest(story.state)
+
+
+# Quotas and starvation
+
+
+def test_a_tenant_s_running_quota_bounds_its_places_in_a_batch_and_the_rest_wait_for_it() -> None:
+    one = Override(tenant="narrow", key="quota_running_requests", value=1)
+    story = encoder(replace(STILL, overrides=(one,)))
+    names = ("a", "b", "c")
+    story.when(*(texts(name, tenant="narrow") for name in names), texts("other", tenant="wide"))
+    story.when(tick(150))
+    assert sorted(batch_of(story).members) == ["a", "other"]
+    batching = story.state.models["m"].batching
+    assert batching is not None
+    # "b" is next, and its tenant is held back once a replica is free to take it.
+    story.when(ready(1, at=160, life="L2"))
+    assert [item.tenant for item in story.decisions if isinstance(item, d.TenantHeld)] == ["narrow"]
+    assert (batching.requests_waiting, batching.texts_waiting) == (0, 0)
+    assert story.state.models["m"].cause == "quota"
+    # What it has waiting opens no window for others, and leaves none that is due for ever.
+    story.when(texts("late", at=170, tenant="wide"))
+    opened = next(item for item in story.decisions if isinstance(item, WindowOpened))
+    assert opened.opened_us == us(170)
+    story.when(embedded("a", "other", at=200))
+    assert sorted(batch_of(story).members) == ["b", "late"]
+    assert batching.of_tenant == {"narrow": (1, 1)}
+
+
+def test_a_deadline_of_a_tenant_that_is_held_back_presses_nobody() -> None:
+    one = Override(tenant="narrow", key="quota_running_requests", value=1)
+    story = encoder(replace(FREE, overrides=(one,))).when(ready(1, life="L2"))
+    story.when(texts("first", tenant="narrow"), texts("b", tenant="narrow", deadline=500))
+    assert story.state.models["m"].cause == "quota"
+    still = replace(STILL, version=2, overrides=(one,))
+    story.when(policy_is(still, at=1), texts("c", at=2, tenant="wide"))
+    opened = [item for item in story.decisions if isinstance(item, WindowOpened)]
+    assert story.state.models["m"].cause in {"window", "quota"}
+    assert all(item.due_us > us(2) for item in opened)
+
+
+def test_the_head_of_a_starved_tier_rides_first_and_says_so() -> None:
+    story = encoder(replace(FREE, batch_texts_max=1, batches_ahead_max=0)).when(texts("run"))
+    story.when(texts("old", at=1))
+    at = 1.0
+    for number in range(8):
+        at += 800
+        story.when(heartbeat(at=at), texts(f"high-{number}", at=at, tier="normal"))
+    story.when(embedded("run", at=at + 1))
+    assert batch_of(story).members == ("old",)
+    assert batch_of(story).starved
+    dispatched = next(item for item in story.decisions if isinstance(item, d.RequestDispatched))
+    assert dispatched.starved
