@@ -60,6 +60,7 @@ SILENT = (
     d.QueueBlocked,
     d.AttemptLost,
     d.RequestReturned,
+    d.RequestPreempted,
     d.ReplicaAdmitted,
     d.ReplicaLost,
 )

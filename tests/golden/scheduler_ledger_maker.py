@@ -126,6 +126,7 @@ def preempt_one(world: World) -> None:
     for replica in world.replicas.values():
         for item in list(replica.running.values())[:1]:
             del replica.running[item.id]
+            world.kept[item.id] = item.tokens
             departure = f.WorkDeparture(
                 id=item.id, attempt=item.attempt, cause="preempted", usage=item.usage(10 * MS)
             )

@@ -48,6 +48,8 @@ class World:
     Attributes:
         inputs: the merged input topics; the place in the list is the offset.
         tokens_of: how many tokens a request's answer has; its limit when it is not named.
+        generated: how many tokens were generated for each request, by all attempts.
+        kept: how many of them the attempt that was preempted last left on record.
         published: what readers saw, each decision once; `seen` counts every copy that was sent.
         kill: returns where the owner dies in this poll, or None.
     """
@@ -67,6 +69,8 @@ class World:
         default_factory=dict[str, list[d.RequestEnded]]
     )
     started: Counter[str] = field(default_factory=Counter[str])
+    generated: Counter[str] = field(default_factory=Counter[str])
+    kept: dict[str, int] = field(default_factory=dict[str, int])
     tokens_of: dict[str, int] = field(default_factory=dict[str, int])
     replicas: dict[int, Replica] = field(default_factory=dict[int, Replica])
     kills: int = 0
