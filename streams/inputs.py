@@ -20,7 +20,7 @@ from schemas.requests import InferenceRequest
 from schemas.topics import CONFIG, LEDGER, REQUESTS, WORKER_EVENTS
 from services import bus
 from streams.admission import Read
-from streams.effects import outputs_in
+from streams.effects import Output, outputs_in
 from streams.payloads import Payloads
 
 # Without a record for this long, the end offsets are asked for: either there is nothing to read,
@@ -58,7 +58,7 @@ class Inputs:
         self._requests: Payloads[InferenceRequest] = Payloads(
             self._bootstrap, REQUESTS, self._cell, bytes_max=cache_bytes, parse=_parse_request
         )
-        self._reports: Payloads[dict[str, str]] = Payloads(
+        self._reports: Payloads[dict[str, Output]] = Payloads(
             self._bootstrap,
             WORKER_EVENTS,
             self._cell,
@@ -207,7 +207,9 @@ class Inputs:
             if entry.source is not None:
                 self._raw.pop(entry.source, None)
             if entry.source is not None and entry.source[0] == WORKER_EVENTS:
-                self._reports.forget(entry.source[2])
+                # Kept tokens are read once more, when their request is dispatched again.
+                if not any(isinstance(x, d.RequestPreempted) for x in entry.decisions):
+                    self._reports.forget(entry.source[2])
             for decision in entry.decisions:
                 if isinstance(decision, d.RequestDispatched):
                     self._requests.forget(decision.offset)
@@ -218,7 +220,7 @@ class Inputs:
         """Return a request of this cell."""
         return await self._requests.get(offset)
 
-    async def outputs(self, offset: int) -> dict[str, str] | None:
+    async def outputs(self, offset: int) -> dict[str, Output] | None:
         """Return the outputs, by request id, of a worker's report to this cell."""
         return await self._reports.get(offset)
 
@@ -240,7 +242,7 @@ def _parse_request(raw: bytes | None) -> InferenceRequest | None:
     return asked if isinstance(asked, InferenceRequest) else None
 
 
-def _parse_outputs(raw: bytes | None) -> dict[str, str] | None:
+def _parse_outputs(raw: bytes | None) -> dict[str, Output] | None:
     try:
         report = decode(raw)
     except CodecError:
