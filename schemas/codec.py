@@ -20,6 +20,7 @@ from schemas.bus import (
     Work,
     WorkerNotice,
     WorkerReport,
+    WorkGrant,
     WorkLeave,
 )
 from schemas.decisions import AnyDecision, Decision
@@ -37,6 +38,7 @@ _CHAIN_TAIL_BYTES = len(_CHAIN_PREFIX) + _CHAIN_CHARS + 2
 
 BusMessage = (
     Work
+    | WorkGrant
     | WorkLeave
     | WorkerNotice
     | WorkerReport

@@ -155,6 +155,85 @@ class Policy:
         ),
     ] = 3
 
+    # KV reservation
+    reservation: Annotated[
+        Literal["full", "quantile"],
+        tunable(
+            "What a request gets when it starts: KV for its prompt and all the output it may have,"
+            " or for the output that is likely; then it is given more as it grows, and the"
+            " youngest of the lowest tier leaves when none is left.",
+            unit="",
+            origin=_OWN,
+            scope=PER_TENANT,
+        ),
+    ] = "full"
+    reservation_quantile_pct: Annotated[
+        int,
+        tunable(
+            "The share of outputs that a quantile reservation is meant to hold.",
+            unit="%",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=1,
+            le=100,
+        ),
+    ] = 90
+    reservation_margin_pct: Annotated[
+        int,
+        tunable(
+            "What a quantile reservation adds to the length that was seen.",
+            unit="%",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=0,
+            le=1_000,
+        ),
+    ] = 10
+    reservation_growth_blocks: Annotated[
+        int,
+        tunable(
+            "KV blocks that a request is given at a time when it outgrows its reservation.",
+            unit="blocks",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=1,
+            le=65_536,
+        ),
+    ] = 4
+    reservation_samples_min: Annotated[
+        int,
+        tunable(
+            "Outputs that must have been seen before a quantile is trusted; below it, a tenant's"
+            " are taken for those of its model, and below it there, all is reserved.",
+            unit="outputs",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 50
+    reservation_samples_max: Annotated[
+        int,
+        tunable(
+            "Outputs that are remembered per tenant and per model: at so many, older ones count"
+            " half.",
+            unit="outputs",
+            origin=_OWN,
+            ge=2,
+            le=10_000_000,
+        ),
+    ] = 2_000
+    reservation_tenants_max: Annotated[
+        int,
+        tunable(
+            "Tenants of one model whose outputs are remembered apart; the longest silent go first.",
+            unit="tenants",
+            origin="about 1.5 kB of memory each",
+            ge=1,
+            le=100_000,
+        ),
+    ] = 256
+
     # The same request again, and lost attempts
     dedupe_window_ms: Annotated[
         int,

@@ -210,6 +210,13 @@ class _Teller:
             detail += f" for {why.for_id}, {compared(why)}"
         self._event(now_us, "asked to leave", detail)
 
+    def grown(self, decision: d.ReservationGrown, now_us: int) -> None:
+        detail = (
+            f"{decision.blocks} instead of {decision.blocks_before}, {decision.blocks_free} were"
+            f" free; after {decision.output_tokens} tokens"
+        )
+        self._event(now_us, "given more KV blocks", detail)
+
     def preempted(self, decision: d.RequestPreempted, now_us: int) -> None:
         self._close_run(now_us)
         self._story.stage = "waiting"
@@ -379,6 +386,7 @@ _DECISIONS: dict[type, Callable[[_Teller, Any, int], None]] = {
     d.RequestDispatched: _Teller.dispatched,
     d.AttemptLost: _Teller.lost,
     d.RequestReturned: _Teller.returned,
+    d.ReservationGrown: _Teller.grown,
     d.RequestPreempted: _Teller.preempted,
     d.LeaveAsked: _Teller.leave_asked,
     d.RequestEnded: _Teller.ended,
