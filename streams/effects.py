@@ -5,8 +5,7 @@ read once more from its source. Each message carries the decision's id in its he
 drops one that it has seen. Touches no network itself; payloads come through `Sources`.
 """
 
-import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from schemas import bus as messages
@@ -16,9 +15,13 @@ from schemas.facts import WorkFinished, WorkLeft
 from schemas.ids import replica_name
 from schemas.ledger import Entry
 from schemas.requests import InferenceRequest
-from schemas.topics import DEAD_LETTER, REQUESTS, RESULTS, work_topic
+from schemas.topics import DEAD_LETTER, REQUESTS, RESULTS, WORKER_EVENTS, work_topic
 
-DEAD_LETTER_BODY_BYTES_MAX = 512 * 1024
+# A record of headway.results takes 16 MiB, with its key and headers. A worker's report of as much
+# makes an outcome that is longer, and one that came compressed may hold more.
+RESULT_BYTES_MAX = 16 * 1024 * 1024 - 64 * 1024
+# What is left of such a text: as JSON a character may take six bytes.
+CUT_TEXT_CHARS = RESULT_BYTES_MAX // 8
 
 Headers = list[tuple[str, bytes]]
 
@@ -35,7 +38,7 @@ class Sources(Protocol):
         ...
 
     async def raw(self, topic: str, partition: int, offset: int) -> bytes | None:
-        """Return the raw value of any input record, or None if it is null or gone."""
+        """Return the raw value of any input record, or None if it is null, gone or out of reach."""
         ...
 
 
@@ -110,10 +113,8 @@ async def _messages(
     if isinstance(decision, d.RequestRouted):
         return await _routed(entry.cell, decision, sources, cells)
     if isinstance(decision, d.MessageDeadLettered):
-        raw = await sources.raw(decision.topic, decision.partition, decision.offset)
-        letter = dead_letter(
-            decision.topic, decision.partition, decision.offset, decision.reason, raw
-        )
+        source = (decision.topic, decision.partition, decision.offset)
+        letter = messages.dead_letter(source, await sources.raw(*source), decision.reason)
         key = f"{decision.topic}/{decision.partition}/{decision.offset}"
         return [(DEAD_LETTER, entry.cell, key, encode(letter), [])]
     raise TypeError(f"no effect is defined for the decision {decision.kind}")
@@ -140,21 +141,6 @@ def _told(
         attempt=decision.attempt,
         incarnation=decision.incarnation,
         cause=decision.cause,
-    )
-
-
-def dead_letter(
-    topic: str, partition: int, offset: int, reason: str, raw: bytes | None
-) -> messages.DeadLetter:
-    """Return the dead letter for a record that could not be decoded; a long body is cut."""
-    body = None if raw is None else raw[:DEAD_LETTER_BODY_BYTES_MAX]
-    return messages.DeadLetter(
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        reason=reason,
-        body_bytes=len(raw or b""),
-        body_base64=None if body is None else base64.b64encode(body).decode(),
     )
 
 
@@ -230,7 +216,16 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
         policy_version=entry.policy_version,
         policy_digest=entry.policy_digest,
     )
-    return encode(result)
+    value = encode(result)
+    if text is None or len(value) <= RESULT_BYTES_MAX:
+        return value
+    cut = (
+        f"the text is cut to {CUT_TEXT_CHARS} of its {len(text)} characters: the outcome would not"
+        f" fit into a record; all of it is in {WORKER_EVENTS}/{entry.cell} at offset"
+        f" {decision.output_offset}"
+    )
+    detail = f"{decision.detail}; {cut}" if decision.detail else cut
+    return encode(replace(result, text=text[:CUT_TEXT_CHARS], detail=detail))
 
 
 def outputs_in(report: messages.WorkerReport) -> dict[str, Output] | None:

@@ -133,7 +133,7 @@ GROUPS: dict[str, tuple[Measure, str]] = {
 
 
 @click.command(epilog="Example: headway bench core bus --json")
-@click.argument("groups", nargs=-1, metavar="[GROUP…]")
+@click.argument("groups", nargs=-1, metavar="[GROUP…]", type=click.Choice(list(GROUPS)))
 @click.option("--quick", is_flag=True, help="Shorter runs: to see that it works, not to quote.")
 @json_option
 def command(*, groups: tuple[str, ...], quick: bool, as_json: bool) -> None:
@@ -142,10 +142,6 @@ def command(*, groups: tuple[str, ...], quick: bool, as_json: bool) -> None:
     Groups: core, reservation, continuous, replay, recorder, bus, worker; all of them when none is
     named.
     """
-    unknown = [group for group in groups if group not in GROUPS]
-    if unknown:
-        known = ", ".join(GROUPS)
-        raise click.ClickException(f"there is no group {unknown[0]!r}; the groups are {known}")
     console = Console(stderr=True)
     figures: list[Figure] = []
     for group in groups or GROUPS:
