@@ -11,8 +11,8 @@ cheapest in turn and then spares each that the others make superfluous.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from schemas.decisions import LeaveAsked, Preemption
 from schemas.policy import TIERS
+from schemas.room import LeaveAsked, Preemption
 from services.scheduler.claims import Room, room_to_come
 from services.scheduler.state import RANKS, Model, Replica, Request, State
 

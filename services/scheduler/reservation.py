@@ -15,7 +15,7 @@ reserved for it, so it never asks again.
 
 from typing import NamedTuple
 
-from schemas.decisions import LeaveAsked, Preemption, ReservationGrown
+from schemas.room import LeaveAsked, Preemption, ReservationGrown
 from services.scheduler.claims import blocks_for, room_for_growth
 from services.scheduler.preemption import may_leave, tokens_lost
 from services.scheduler.state import RANKS, Model, Replica, Request, State

@@ -13,6 +13,7 @@ from schemas.codec import encode_decisions
 from schemas.decisions import CAUSES, Decision
 from schemas.facts import Fact
 from schemas.policy import TIERS, Policy
+from schemas.room import Preemption
 from services.scheduler import reservation
 from services.scheduler.decide import decide
 from services.scheduler.evolve import evolve
@@ -132,7 +133,7 @@ class Watched:
         if limits.reservation == "full" or not request.preemptible:
             assert decision.blocks == decision.blocks_full
 
-    def _check_growth(self, decision: d.LeaveAsked, why: d.Preemption) -> None:
+    def _check_growth(self, decision: d.LeaveAsked, why: Preemption) -> None:
         """Check that nobody leaves for one that is younger or of a lower tier."""
         victim, asking = self.state.requests[decision.id], self.state.requests[why.for_id]
         assert asking.growing
@@ -142,7 +143,7 @@ class Watched:
         key = (TIERS.index(victim.tier), victim.order)
         assert key >= (TIERS.index(asking.tier), asking.order)
 
-    def _check_preemption(self, decision: d.LeaveAsked, why: d.Preemption) -> None:
+    def _check_preemption(self, decision: d.LeaveAsked, why: Preemption) -> None:
         """Check that the right one leaves, that it must, and that it is not in vain."""
         victim, head = self.state.requests[decision.id], self.state.requests[why.for_id]
         assert victim.stage == "running"

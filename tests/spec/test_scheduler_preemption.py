@@ -2,6 +2,7 @@
 
 from schemas import decisions as d
 from schemas.policy import Override
+from schemas.room import Preemption
 from tests.spec.scheduler_story import (
     Story,
     a,
@@ -48,7 +49,7 @@ def test_the_one_with_the_least_work_to_do_again_leaves_for_a_higher_tier() -> N
     story.then(QUEUED, a(d.LeaveAsked, id="b3", cause="preempted"), a(d.QueueBlocked, head="r"))
     leave = story.decisions[1]
     assert isinstance(leave, d.LeaveAsked)
-    assert leave.preemption == d.Preemption(
+    assert leave.preemption == Preemption(
         for_id="r",
         for_tier="realtime",
         lacks="slots",
