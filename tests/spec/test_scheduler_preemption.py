@@ -390,3 +390,20 @@ def test_a_cancelled_request_that_never_reached_its_replica_ends() -> None:
 def test_the_dispatches_of_a_new_life_are_counted_anew() -> None:
     story = given(ready(), arrived("a"), stopped(), ready(life="L2"))
     story.when(arrived("b")).then(QUEUED, a(d.RequestDispatched, number=1, incarnation="L2"))
+
+
+def test_one_whose_room_is_under_way_is_tried_however_few_are_looked_at() -> None:
+    story = given(
+        ready(batch=1), arrived("b", tier="batch"), policy=with_policy(look_ahead_requests=1)
+    )
+    assert asked(story.when(arrived("n"))) == ["b"]
+    # Only the realtime one is looked at, and its room is on its way too.
+    assert asked(story.when(arrived("r", tier="realtime"))) == []
+    assert dispatched(story.when(left("b", cause="preempted"))) == ["r"]
+    assert dispatched(story.when(finished("r"))) == ["n"]
+
+
+def test_work_that_may_not_be_preempted_leaves_when_it_is_cancelled() -> None:
+    story = given(ready(), arrived("a"), policy=with_policy(preemptible=False))
+    story.when(cancel("a")).then(a(d.LeaveAsked, cause="cancelled", preemption=None))
+    story.when(left("a")).then(a(d.RequestEnded, outcome="cancelled"))
