@@ -14,6 +14,7 @@ from schemas.bus import (
     DeadLetter,
     DepthSignal,
     DeviceSample,
+    ResendAnswer,
     Result,
     SnapshotChunk,
     Tokens,
@@ -45,6 +46,7 @@ BusMessage = (
     | WorkerReport
     | Tokens
     | Result
+    | ResendAnswer
     | DeadLetter
     | DepthSignal
     | DeviceSample

@@ -12,9 +12,11 @@ from pydantic import Field
 from schemas.facts import Pairs, Usage
 from schemas.message import message
 from schemas.policy import Tier
-from schemas.room import LeaveAsked, RequestPreempted, ReservationGrown
+from schemas.room import LeaveAsked, RequestPreempted, ReservationGrown, RoomKept
 
-# Why requests of a model wait. `transit` is the way from the broker to the cell.
+# Why requests of a model wait. `transit` is the way from the broker to the cell. `turn`: there is
+# capacity, it is all taken, and requests of a higher tier wait for it too. `quota`: the tenant has
+# as many running as it may.
 Cause = Literal[
     "transit",
     "kv",
@@ -25,6 +27,7 @@ Cause = Literal[
     "turn",
     "window",
     "paused",
+    "quota",
 ]
 CAUSES: tuple[Cause, ...] = (
     "transit",
@@ -36,6 +39,7 @@ CAUSES: tuple[Cause, ...] = (
     "turn",
     "window",
     "paused",
+    "quota",
 )
 
 Outcome = Literal["completed", "rejected", "expired", "failed", "cancelled"]
@@ -48,7 +52,11 @@ Reason = Literal[
     "over-context",
     "over-pool",
     "queue-full",
+    "quota-queued-requests",
+    "quota-queued-tokens",
+    "quota-tokens-per-minute",
     "deadline",
+    "deadline-hopeless",
     "attempts-exhausted",
     "worker-error",
     "cancel-asked",
@@ -62,8 +70,10 @@ Waits = tuple[tuple[Cause, int], ...]
 class RequestQueued:
     """A request was accepted and waits; `ahead` requests of the same model waited already.
 
-    `preemptible`: whether it may be asked to leave a replica, for one of a higher tier or when
-    KV runs out.
+    Attributes:
+        preemptible: whether it may be asked to leave a replica, for one of a higher tier or when KV
+            runs out.
+        quota_us: how much of the tenant's minute its tokens take, or 0 where none are counted.
     """
 
     kind: Literal["request-queued.v1"] = "request-queued.v1"
@@ -76,6 +86,7 @@ class RequestQueued:
     deadline_us: int | None
     ahead: int
     preemptible: bool
+    quota_us: int
 
 
 @message
@@ -95,13 +106,27 @@ class RequestRouted:
 
 @message
 class DuplicateIgnored:
-    """The id is known: it runs, or it has ended within the dedupe window; nothing runs again."""
+    """The id is known: it runs, or it has ended within the dedupe window; nothing runs again.
+
+    Attributes:
+        answer: what its sender is told: that it is attached to the one that waits or runs, the
+            recorded outcome of the one that has ended, or that the id has another body.
+        outcome, reason, ended_us: as recorded, when it has ended and the body is the same.
+        output_offset: of its output in headway.worker.events, or -1.
+        offset: of the resend in headway.requests.
+    """
 
     kind: Literal["duplicate-ignored.v1"] = "duplicate-ignored.v1"
     id: str
     model: str
     same_body: bool
     stage: Literal["waiting", "running", "ended"]
+    answer: Literal["attached", "recalled", "refused"]
+    outcome: Outcome | None
+    reason: Reason | None
+    ended_us: int | None
+    output_offset: int
+    offset: int
 
 
 @message
@@ -146,6 +171,21 @@ class QueueBlocked:
 
 
 @message
+class TenantHeld:
+    """A tenant has as many requests of the model running as it may: its others are held back.
+
+    They join the turns again when one of them has ended.
+    """
+
+    kind: Literal["tenant-held.v1"] = "tenant-held.v1"
+    model: str
+    tenant: str
+    running: int
+    running_max: int
+    head: str
+
+
+@message
 class PassedOver:
     """A candidate that was tried before the chosen one and did not fit."""
 
@@ -164,6 +204,10 @@ class RequestDispatched:
         samples: outputs from which the likely length was taken; 0 where all is reserved.
         wait_us: all time since the arrival in which no replica had it; `waits` are its causes.
         blocks_free: on the replica, before this one.
+        starved: whether it went before waiting requests of a higher tier, because its tier had
+            waited past its starvation cap.
+        cost: what it is expected to cost its tenant, prompt and all output, in the policy's units.
+        weight, quantum: by which the cost counts in the tenant's turns.
         offset: where in headway.requests the payload lies.
         seed: of the sampling; the same in every attempt.
         number: counts the dispatches to this life of the replica, from 1.
@@ -185,6 +229,10 @@ class RequestDispatched:
     wait_us: int
     waits: Waits
     passed_over: tuple[PassedOver, ...]
+    starved: bool
+    cost: int
+    weight: int
+    quantum: int
     offset: int
     max_output_tokens: int
     prompt_tokens: int
@@ -240,13 +288,16 @@ class ReplicaAdmitted:
 
 @message
 class ReplicaLost:
-    """A replica was silent for too long, was replaced, or stopped with work in hand."""
+    """A replica was silent for too long, was replaced, or stopped with work in hand.
+
+    One that is `never-ready` began to load its model and was not heard of since.
+    """
 
     kind: Literal["replica-lost.v1"] = "replica-lost.v1"
     model: str
     slot: int
     incarnation: str
-    why: Literal["silent", "replaced", "stopped"]
+    why: Literal["silent", "replaced", "stopped", "never-ready"]
     silent_us: int
     running: int
 
@@ -282,7 +333,9 @@ class RequestEnded:
         e2e_us: arrival to this decision; wait_us + run_us.
         request_offset: of the payload in headway.requests. output_offset: of the output in
             headway.worker.events, or -1.
-        keep_until_us: until when the id is remembered.
+        cost: what it did cost its tenant, in the policy's units; 0 when no usage was reported.
+        retry_after_ms: after a refusal that will pass, when to send the same request again.
+        keep_until_us: until when the id is remembered; now, when it may be sent again.
     """
 
     kind: Literal["request-ended.v1"] = "request-ended.v1"
@@ -310,6 +363,8 @@ class RequestEnded:
     body_digest: str
     output_digest: str | None
     metadata: Pairs
+    cost: int
+    retry_after_ms: int | None
     keep_until_us: int
 
 
@@ -320,6 +375,8 @@ Decision = (
     | CancelIgnored
     | MessageDeadLettered
     | QueueBlocked
+    | TenantHeld
+    | RoomKept
     | RequestDispatched
     | ReservationGrown
     | AttemptLost

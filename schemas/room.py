@@ -96,3 +96,22 @@ class LeaveAsked:
     attempt: int
     cause: Literal["cancelled", "preempted"]
     preemption: Preemption | None
+
+
+@message
+class RoomKept:
+    """The next request lacks KV and has waited long: nothing else goes to that replica until then.
+
+    Attributes:
+        waited_us: in the queue, since it joined it last. after_us: from this wait on room is kept.
+        blocks_needed: of the request. blocks_free: on the replica, now.
+    """
+
+    kind: Literal["room-kept.v1"] = "room-kept.v1"
+    id: str
+    model: str
+    slot: int
+    waited_us: int
+    after_us: int
+    blocks_needed: int
+    blocks_free: int

@@ -2,10 +2,11 @@
 
 Work leaves at the end of an iteration and is computed again later, so what it costs is its prompt
 and its tokens so far. Asked are those of strictly lower tiers that were marked preemptible when
-they were accepted, have not left too often, and do not leave already: on one replica, and no more
-than are needed. The lowest tier leaves first, and within a tier those with the least to compute
-again. The choice is exact when one is enough, which is the usual case; of several it takes the
-cheapest in turn and then spares each that the others make superfluous.
+they were accepted, have not left too often, do not leave already, and do not run because they had
+waited past their cap: on one replica, and no more than are needed. The lowest tier leaves first,
+and within a tier those with the least to compute again. The choice is exact when one is enough,
+which is the usual case; of several it takes the cheapest in turn and spares each that the others
+make superfluous.
 """
 
 from collections.abc import Iterable
@@ -13,8 +14,8 @@ from typing import NamedTuple
 
 from schemas.policy import TIERS
 from schemas.room import LeaveAsked, Preemption
-from services.scheduler.claims import Room, room_to_come
-from services.scheduler.state import RANKS, Model, Replica, Request, State
+from services.scheduler.claims import Space, room_to_come
+from services.scheduler.state import RANKS, Model, Replica, Request, State, yields
 
 # Tokens to compute again, by tier, the highest tier first; then how many leave.
 Cost = tuple[int, ...]
@@ -33,6 +34,14 @@ class Choice(NamedTuple):
 def tokens_lost(request: Request) -> int:
     """Return how many tokens must be computed again when the request leaves."""
     return request.prompt_tokens + request.output_tokens
+
+
+def worthwhile(model: Model) -> bool:
+    """Return whether anybody runs who might leave for the highest tier that waits."""
+    for rank, of_tier in enumerate(model.queue.tiers.values()):
+        if of_tier.waiting:
+            return any(model.yielding[rank + 1 :])
+    return False
 
 
 def possible(model: Model, request: Request) -> bool:
@@ -54,7 +63,7 @@ def ask(
         to_come = room_to_come(state, model, replica, request)
         if to_come.holds(blocks):
             return None
-        lacking = Room(max(0, blocks - to_come.blocks), max(0, 1 - to_come.places))
+        lacking = Space(max(0, blocks - to_come.blocks), max(0, 1 - to_come.places))
         found = _cheapest(state, replica, rank, lacking, blocks)
         if found is not None and (best is None or found.cost < best.cost):
             best = found
@@ -62,7 +71,7 @@ def ask(
 
 
 def _cheapest(
-    state: State, replica: Replica, rank: int, lacking: Room, blocks_needed: int
+    state: State, replica: Replica, rank: int, lacking: Space, blocks_needed: int
 ) -> Choice | None:
     """Return the cheapest set of victims on a replica that gives what is lacking, or None."""
     candidates = [
@@ -85,7 +94,7 @@ def _cheapest(
 
 def may_leave(state: State, request: Request) -> bool:
     """Return whether a running request may be asked to leave."""
-    if not request.preemptible or request.leaving is not None:
+    if not yields(request):
         return False
     policy = state.settings.at(request.model, request.tier, request.tenant)
     return request.preemptions < policy.preemptions_max
@@ -96,7 +105,7 @@ def order_of_leaving(request: Request) -> tuple[int, int, int]:
     return -RANKS[request.tier], tokens_lost(request), -request.order
 
 
-def _enough(candidates: list[Request], lacking: Room) -> list[Request] | None:
+def _enough(candidates: list[Request], lacking: Space) -> list[Request] | None:
     """Return the first candidates that are enough together, less each that is superfluous."""
     taken: list[Request] = []
     for victim in candidates:
@@ -112,7 +121,7 @@ def _enough(candidates: list[Request], lacking: Room) -> list[Request] | None:
     return taken
 
 
-def _meets(victims: list[Request], lacking: Room) -> bool:
+def _meets(victims: list[Request], lacking: Space) -> bool:
     blocks = sum(victim.blocks for victim in victims)
     return len(victims) >= lacking.places and blocks >= lacking.blocks
 

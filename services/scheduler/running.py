@@ -7,7 +7,7 @@ room. A request gives its room back at one place, `end`.
 
 from schemas import decisions as d
 from schemas import facts as f
-from services.scheduler.state import RANKS, AttemptGone, Claim, Model, Request, State
+from services.scheduler.state import RANKS, AttemptGone, Claim, Model, Request, State, yields
 
 
 def begin(state: State, model: Model, request: Request, decision: d.RequestDispatched) -> None:
@@ -20,13 +20,14 @@ def begin(state: State, model: Model, request: Request, decision: d.RequestDispa
     request.blocks = decision.blocks
     request.blocks_full = decision.blocks_full
     request.number = decision.number
+    request.starved = decision.starved
     request.leaving = None
     replica = model.replicas[decision.slot]
     replica.dispatches = decision.number
     replica.running[request.id] = decision.blocks
     replica.blocks_used += decision.blocks
     model.claims.pop(request.id, None)
-    if request.preemptible:
+    if yields(request):
         model.yielding[RANKS[request.tier]] += 1
 
 
@@ -38,7 +39,7 @@ def leave(state: State, decision: d.LeaveAsked) -> None:
         replica = model.replicas[request.slot]
         replica.leaving_blocks += request.blocks
         replica.leaving += 1
-        if request.preemptible:
+        if yields(request):
             model.yielding[RANKS[request.tier]] -= 1
         _ask_no_more(model, request)
     request.leaving = decision.cause
@@ -62,7 +63,7 @@ def end(state: State, request: Request) -> None:
             replica.leaving_blocks -= request.blocks
             replica.leaving -= 1
         state.touched[request.model] = None
-    if request.preemptible and request.leaving is None:
+    if yields(request):
         model.yielding[RANKS[request.tier]] -= 1
     _ask_no_more(model, request)
 

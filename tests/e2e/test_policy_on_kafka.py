@@ -167,7 +167,7 @@ async def test_what_is_no_policy_is_refused_with_its_reason_and_stops_no_cell(
     letters = [decode(value) for value in await deployment.dead_letters()]
     reasons = {letter.reason for letter in letters if isinstance(letter, DeadLetter)}
     wanted = (
-        "Invalid JSON",
+        "the message is not JSON",
         "a policy is set by a policy-set.v1",
         "starvation_cap_ms for tenant acme: it cannot differ by tenant",
         "attempts_max cannot be 0: it is below 1",
