@@ -179,7 +179,11 @@ class ReplicaReady:
 
 @message
 class ReplicaHeartbeat:
-    """A replica lives. Counts are its own, for people; the ledger's are the truth."""
+    """A replica lives. Counts are its own, for people; the ledger's are the truth.
+
+    `read` is the last dispatch number that it has read, `held` are those of the work that it has:
+    what is up to `read`, not held and not reported, never reached it. None if it does not tell.
+    """
 
     kind: Literal["replica-heartbeat.v1"] = "replica-heartbeat.v1"
     at_us: int = 0
@@ -189,6 +193,8 @@ class ReplicaHeartbeat:
     running: Number
     kv_blocks_used: Number
     output_tokens: Number
+    read: Number = 0
+    held: tuple[Number, ...] | None = None
 
 
 @message
@@ -253,6 +259,28 @@ class WorkProgressed:
     slot: Slot
     incarnation: str
     items: tuple[WorkTokens, ...]
+
+
+@message
+class WorkBlocks:
+    """An attempt that has filled its KV blocks, or nearly."""
+
+    id: str
+    attempt: Number
+    output_tokens: Number
+    blocks: Number
+
+
+@message
+class WorkGrows:
+    """Requests need more KV blocks, now or within one; one whose blocks are full pauses."""
+
+    kind: Literal["work-grows.v1"] = "work-grows.v1"
+    at_us: int = 0
+    model: str
+    slot: Slot
+    incarnation: str
+    items: tuple[WorkBlocks, ...]
 
 
 @message
@@ -332,10 +360,7 @@ class WorkDeparture:
 
 @message
 class WorkLeft:
-    """Requests left the batch at an iteration boundary; their blocks are free.
-
-    `offset` is where the outputs so far lie; the worker leaves it at -1.
-    """
+    """Requests left the batch at an iteration boundary; `offset` as in work-finished."""
 
     kind: Literal["work-left.v1"] = "work-left.v1"
     at_us: int = 0
@@ -354,6 +379,7 @@ WorkerFact = (
     | ReplicaStopped
     | WorkStarted
     | WorkProgressed
+    | WorkGrows
     | WorkFinished
     | WorkFailed
     | WorkLeft

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from schemas import policy_room as keys
 from schemas.ids import ModelName, TenantName
 from schemas.message import message
 from schemas.tunable import PER_ACCOUNT, PER_MODEL, PER_TENANT, PER_TIER, tunable
@@ -160,6 +161,19 @@ class Policy:
             le=10_000_000,
         ),
     ] = 50_000
+
+    # Preemption
+    preemptible: keys.Preemptible = True
+    preemptions_max: keys.PreemptionsMax = 3
+
+    # KV reservation
+    reservation: keys.ReservationForm = "full"
+    reservation_quantile_pct: keys.ReservationQuantilePct = 90
+    reservation_margin_pct: keys.ReservationMarginPct = 10
+    reservation_growth_blocks: keys.ReservationGrowthBlocks = 4
+    reservation_samples_min: keys.ReservationSamplesMin = 50
+    reservation_samples_max: keys.ReservationSamplesMax = 2_000
+    reservation_tenants_max: keys.ReservationTenantsMax = 256
 
     # How tenants share a tier, and what each may have
     fair_weight: Annotated[

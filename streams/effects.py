@@ -33,13 +33,21 @@ class Sources(Protocol):
         """Return the request at `offset` of headway.requests, or None if it is gone."""
         ...
 
-    async def outputs(self, offset: int) -> dict[str, str] | None:
+    async def outputs(self, offset: int) -> "dict[str, Output] | None":
         """Return the outputs, by request id, of the report at `offset`, or None if it is gone."""
         ...
 
     async def raw(self, topic: str, partition: int, offset: int) -> bytes | None:
         """Return the raw value of any input record, or None if it is null, gone or out of reach."""
         ...
+
+
+@dataclass(slots=True, frozen=True)
+class Output:
+    """What a worker's report holds of one request: its text, and its token ids if it resumes."""
+
+    text: str
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -64,6 +72,7 @@ SILENT = (
     d.RoomKept,
     d.AttemptLost,
     d.RequestReturned,
+    d.RequestPreempted,
     d.ReplicaAdmitted,
     d.ReplicaLost,
 )
@@ -93,24 +102,15 @@ async def _messages(
 ) -> list[_Message]:
     if isinstance(decision, d.RequestDispatched):
         work = await _work(decision, sources)
-        return [(work_topic(decision.model), decision.slot, decision.id, work, [])]
+        passed = f"{decision.incarnation} {decision.number}".encode()
+        extra = [(messages.HEADER_DISPATCH, passed)]
+        return [(work_topic(decision.model), decision.slot, decision.id, work, extra)]
     if isinstance(decision, d.RequestEnded | d.DuplicateIgnored):
         told = await _told(entry, decision, sources)
         return [(RESULTS, entry.cell, decision.id, told, [])]
-    if isinstance(decision, d.LeaveAsked):
-        leave = messages.WorkLeave(
-            id=decision.id,
-            attempt=decision.attempt,
-            incarnation=decision.incarnation,
-            cause=decision.cause,
-        )
-        return [(work_topic(decision.model), decision.slot, decision.id, encode(leave), [])]
-    if isinstance(decision, d.ReplicaTurnedAway):
-        notice = messages.WorkerNotice(
-            incarnation=decision.incarnation, rejoin=decision.rejoin, why=decision.why
-        )
-        key = replica_name(decision.model, decision.slot)
-        return [(work_topic(decision.model), decision.slot, key, encode(notice), [])]
+    if isinstance(decision, d.LeaveAsked | d.ReservationGrown | d.ReplicaTurnedAway):
+        key, message = _to_worker(decision)
+        return [(work_topic(decision.model), decision.slot, key, encode(message), [])]
     if isinstance(decision, d.RequestRouted):
         return await _routed(entry.cell, decision, sources, cells)
     if isinstance(decision, d.MessageDeadLettered):
@@ -119,6 +119,30 @@ async def _messages(
         key = f"{decision.topic}/{decision.partition}/{decision.offset}"
         return [(DEAD_LETTER, entry.cell, key, encode(letter), [])]
     raise TypeError(f"no effect is defined for the decision {decision.kind}")
+
+
+def _to_worker(
+    decision: d.LeaveAsked | d.ReservationGrown | d.ReplicaTurnedAway,
+) -> tuple[str, messages.WorkLeave | messages.WorkGrant | messages.WorkerNotice]:
+    """Return what a worker is told besides work, and under which key."""
+    if isinstance(decision, d.ReplicaTurnedAway):
+        notice = messages.WorkerNotice(
+            incarnation=decision.incarnation, rejoin=decision.rejoin, why=decision.why
+        )
+        return replica_name(decision.model, decision.slot), notice
+    if isinstance(decision, d.ReservationGrown):
+        return decision.id, messages.WorkGrant(
+            id=decision.id,
+            attempt=decision.attempt,
+            incarnation=decision.incarnation,
+            blocks=decision.blocks,
+        )
+    return decision.id, messages.WorkLeave(
+        id=decision.id,
+        attempt=decision.attempt,
+        incarnation=decision.incarnation,
+        cause=decision.cause,
+    )
 
 
 async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
@@ -143,15 +167,33 @@ async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
         seed=decision.seed,
         blocks=decision.blocks,
         stream=found.stream if found else False,
+        number=decision.number,
+        grows=decision.blocks < decision.blocks_full,
+        resume_tokens=await _kept_tokens(decision, sources),
     )
     return encode(work)
+
+
+async def _kept_tokens(decision: d.RequestDispatched, sources: Sources) -> tuple[int, ...]:
+    """Return the tokens that the attempt goes on from, or none if they are gone.
+
+    Without them it generates the same ones again, from the first on, and readers drop those.
+    """
+    if decision.resume_offset < 0:
+        return ()
+    outputs = await sources.outputs(decision.resume_offset)
+    found = outputs.get(decision.id) if outputs is not None else None
+    if found is None or len(found.tokens) != decision.resume_tokens:
+        return ()
+    return found.tokens
 
 
 async def _text(request_id: str, offset: int, sources: Sources) -> str | None:
     if offset < 0:
         return None
     outputs = await sources.outputs(offset)
-    return None if outputs is None else outputs.get(request_id)
+    output = outputs.get(request_id) if outputs is not None else None
+    return None if output is None else output.text
 
 
 async def _told(
@@ -224,12 +266,14 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
     return encode(replace(result, text=text[:CUT_TEXT_CHARS], detail=detail))
 
 
-def outputs_in(report: messages.WorkerReport) -> dict[str, str] | None:
+def outputs_in(report: messages.WorkerReport) -> dict[str, Output] | None:
     """Return the outputs, by request id, that a worker's report carries, or None if it has none."""
     fact = report.fact
     if not isinstance(fact, WorkFinished | WorkLeft):
         return None
-    return {item.id: text for item, text in zip(fact.items, report.texts, strict=False)}
+    tokens = report.tokens or ((),) * len(fact.items)
+    outputs = map(Output, report.texts, tokens)
+    return {item.id: output for item, output in zip(fact.items, outputs, strict=False)}
 
 
 async def _routed(

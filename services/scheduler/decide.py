@@ -13,7 +13,7 @@ record can hold would end the cell. The next fact, a tick at the latest, goes on
 from schemas import decisions as d
 from schemas.decisions import Decision
 from schemas.policy import Policy
-from services.scheduler import answers, ends, placement
+from services.scheduler import answers, ends, placement, reservation
 from services.scheduler.state import STEP_BYTES_MAX, Model, Request, State, cut_short
 from services.scheduler.waits import as_waits, waited_us
 
@@ -46,10 +46,13 @@ def _by_itself(policy: Policy, state: State) -> Decision | None:
         return _never_ready(state)
     for name in state.touched:
         model = state.models[name]
-        if model.queue.waiting:
+        decision: Decision | None = None
+        if model.growing:
+            decision = reservation.grow(state, model)
+        if decision is None and model.queue.waiting:
             decision = _place(policy, state, model)
-            if decision is not None:
-                return decision
+        if decision is not None:
+            return decision
     return None
 
 
@@ -142,7 +145,9 @@ def _dispatch(state: State, model: Model, fit: placement.Fit) -> d.RequestDispat
         slot=replica.slot,
         incarnation=replica.incarnation,
         attempt=request.attempt + 1,
-        blocks=fit.blocks,
+        blocks=fit.reserved.blocks,
+        blocks_full=fit.reserved.full,
+        samples=fit.reserved.samples,
         blocks_free=replica.kv_blocks - replica.blocks_used,
         running=len(replica.running),
         wait_us=sum(waited),
@@ -157,4 +162,7 @@ def _dispatch(state: State, model: Model, fit: placement.Fit) -> d.RequestDispat
         max_output_tokens=request.max_output_tokens,
         prompt_tokens=request.prompt_tokens,
         seed=ends.seed_of(request.id),
+        number=replica.dispatches + 1,
+        resume_tokens=request.kept_tokens,
+        resume_offset=request.kept_offset,
     )
