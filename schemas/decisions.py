@@ -11,6 +11,7 @@ from pydantic import Field
 
 from schemas.facts import Pairs, Usage
 from schemas.message import message
+from schemas.outcomes import Outcome, Reason
 from schemas.policy import Tier
 from schemas.room import LeaveAsked, RequestPreempted, ReservationGrown, RoomKept
 
@@ -41,26 +42,6 @@ CAUSES: tuple[Cause, ...] = (
     "paused",
     "quota",
 )
-
-Outcome = Literal["completed", "rejected", "expired", "failed", "cancelled"]
-
-Reason = Literal[
-    "stop",
-    "length",
-    "unknown-model",
-    "bad-field",
-    "over-context",
-    "over-pool",
-    "queue-full",
-    "quota-queued-requests",
-    "quota-queued-tokens",
-    "quota-tokens-per-minute",
-    "deadline",
-    "deadline-hopeless",
-    "attempts-exhausted",
-    "worker-error",
-    "cancel-asked",
-]
 
 # (cause, µs), only those above zero, in the order of CAUSES; they add up to the wait.
 Waits = tuple[tuple[Cause, int], ...]

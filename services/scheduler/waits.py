@@ -29,8 +29,7 @@ def waited_us(request: Request, model: Model, now_us: int) -> list[int]:
             if mark is not totals:
                 for index, total_us in enumerate(totals):
                     waited[index] += total_us - mark[index]
-            if of_tier.cause is not None:
-                waited[CAUSE_INDEX[of_tier.cause]] += now_us - of_tier.cause_since_us
+            waited[CAUSE_INDEX[of_tier.cause or "turn"]] += now_us - of_tier.cause_since_us
         else:
             for index, total_us in enumerate(lane_totals_us(of_tier, lane, now_us)):
                 waited[index] += total_us - request.mark[index]
@@ -49,8 +48,7 @@ def mark(request: Request, of_tier: TierQueue, lane: Lane, now_us: int) -> None:
     if lane.shift_us is None and lane.held_since_us < 0:
         # No copy: as long as the cause is the same, so are the totals.
         request.mark = of_tier.totals_us
-        if of_tier.cause is not None:
-            request.waited_us[CAUSE_INDEX[of_tier.cause]] -= now_us - of_tier.cause_since_us
+        request.waited_us[CAUSE_INDEX[of_tier.cause or "turn"]] -= now_us - of_tier.cause_since_us
     else:
         request.mark = tuple(lane_totals_us(of_tier, lane, now_us))
 

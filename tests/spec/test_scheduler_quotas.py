@@ -4,6 +4,8 @@ from typing import Any
 
 from schemas import decisions as d
 from schemas.policy import Override, Policy
+from services.scheduler.snapshot import encode_pieces, freeze, thaw
+from services.scheduler.step import step
 from tests.spec.scheduler_story import (
     Story,
     a,
@@ -154,6 +156,15 @@ def test_what_comes_while_its_tenant_is_held_back_waits_for_the_quota_too() -> N
     story = held()
     accepted(story.when(arrived("xb", tenant="x", tier="batch", at=15)))
     story.when(cancel("xb", at=18)).then(a(d.RequestEnded, waits=(("quota", 3000),)))
+
+
+def test_a_tenant_that_is_held_back_is_so_after_a_restart_too() -> None:
+    story = held()
+    again = thaw(b"".join(encode_pieces(freeze(story.state))))
+    assert again.models == story.state.models
+    assert step(again.policy, again, finished("x0", at=30)) == (
+        story.when(finished("x0", at=30)).decisions
+    )
 
 
 # Tokens in a minute
