@@ -14,6 +14,7 @@ from schemas.facts import Pairs, Usage
 from schemas.message import message
 from schemas.outcomes import Outcome, Reason
 from schemas.policy import Tier
+from schemas.room import LeaveAsked, RequestPreempted, ReservationGrown, RoomKept
 
 # Why requests of a model wait. `transit` is the way from the broker to the cell. `turn`: there is
 # capacity, it is all taken, and requests of a higher tier wait for it too. `quota`: the tenant has
@@ -52,6 +53,8 @@ class RequestQueued:
     """A request was accepted and waits; `ahead` requests of the same model waited already.
 
     Attributes:
+        preemptible: whether it may be asked to leave a replica, for one of a higher tier or when KV
+            runs out.
         quota_us: how much of the tenant's minute its tokens take, or 0 where none are counted.
     """
 
@@ -64,6 +67,7 @@ class RequestQueued:
     max_output_tokens: int
     deadline_us: int | None
     ahead: int
+    preemptible: bool
     quota_us: int
 
 
@@ -164,25 +168,6 @@ class TenantHeld:
 
 
 @message
-class RoomKept:
-    """The next request lacks KV and has waited long: nothing else goes to that replica until then.
-
-    Attributes:
-        waited_us: in the queue, since it joined it last. after_us: from this wait on room is kept.
-        blocks_needed: of the request. blocks_free: on the replica, now.
-    """
-
-    kind: Literal["room-kept.v1"] = "room-kept.v1"
-    id: str
-    model: str
-    slot: int
-    waited_us: int
-    after_us: int
-    blocks_needed: int
-    blocks_free: int
-
-
-@message
 class PassedOver:
     """A candidate that was tried before the chosen one and did not fit."""
 
@@ -196,7 +181,9 @@ class RequestDispatched:
     """A request goes to a replica; its blocks are reserved there from now on.
 
     Attributes:
-        blocks: ceil((prompt + max output tokens) / the replica's block tokens), reserved in full.
+        blocks: reserved on the replica. blocks_full: ceil((prompt + max output tokens) / the
+            replica's block tokens); with fewer the request is given more as it grows.
+        samples: outputs from which the likely length was taken; 0 where all is reserved.
         wait_us: all time since the arrival in which no replica had it; `waits` are its causes.
         blocks_free: on the replica, before this one.
         starved: whether it went before waiting requests of a higher tier, because its tier had
@@ -205,6 +192,9 @@ class RequestDispatched:
         weight, quantum: by which the cost counts in the tenant's turns.
         offset: where in headway.requests the payload lies.
         seed: of the sampling; the same in every attempt.
+        number: counts the dispatches to this life of the replica, from 1.
+        resume_tokens: tokens that an earlier attempt generated and this one goes on from.
+        resume_offset: of the report in headway.worker.events that holds them, or -1.
         batch: of a one-shot model, the batch that it rides in; null otherwise.
     """
 
@@ -230,6 +220,11 @@ class RequestDispatched:
     max_output_tokens: int
     prompt_tokens: int
     seed: int
+    blocks_full: int
+    samples: int
+    number: int
+    resume_tokens: int
+    resume_offset: int
     batch: BatchPlace | None = None
 
 
@@ -238,7 +233,7 @@ class AttemptLost:
     """The replica that ran an attempt is gone, or could not run it; the request is tried again.
 
     Attributes:
-        losses: attempts lost so far, this one included; a preempted one is not a loss.
+        losses: attempts lost so far, this one included.
         retry_at_us: when it joins the queue again, ahead of younger ones.
     """
 
@@ -261,19 +256,6 @@ class RequestReturned:
     id: str
     model: str
     attempt: int
-
-
-@message
-class LeaveAsked:
-    """A running attempt is asked to leave after its current iteration."""
-
-    kind: Literal["leave-asked.v1"] = "leave-asked.v1"
-    id: str
-    model: str
-    slot: int
-    incarnation: str
-    attempt: int
-    cause: Literal["cancelled", "preempted"]
 
 
 @message
@@ -327,9 +309,11 @@ class RequestEnded:
     Attributes:
         detail: a sentence with the numbers compared.
         wait_us: all time in which no replica had it; `waits` are its causes and add up to it.
-        run_us: all time in which a replica had it, lost attempts included.
+        run_us: all time in which a replica had it, lost and preempted attempts included.
         ttft_us: arrival to first token, or None if there was none: wait and lost runs, then the
-            worker's own time to the first token.
+            worker's own time to the first token. Tokens of a preempted attempt count, as they
+            are kept.
+        usage: of the last attempt, with those before it whose tokens were kept.
         e2e_us: arrival to this decision; wait_us + run_us.
         request_offset: of the payload in headway.requests. output_offset: of the output in
             headway.worker.events, or -1.
@@ -378,8 +362,10 @@ Decision = (
     | TenantHeld
     | RoomKept
     | RequestDispatched
+    | ReservationGrown
     | AttemptLost
     | RequestReturned
+    | RequestPreempted
     | LeaveAsked
     | ReplicaAdmitted
     | ReplicaLost

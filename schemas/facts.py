@@ -13,11 +13,11 @@ from pydantic import Field
 from schemas.message import message
 from schemas.policy import Policy, Tier
 from schemas.profile import Profile
+from schemas.sizes import EmbeddingSize, Number, Usage
 
 # (cell, seq, index) of the decision that sent a message on from another cell.
 RoutedBy = tuple[int, int, int]
 # What a worker says is not trusted to be in range: a number outside is a dead letter, not a crash.
-Number = Annotated[int, Field(ge=0, le=2**53)]
 Positive = Annotated[int, Field(ge=1, le=2**53)]
 Slot = Annotated[int, Field(ge=0, le=1023)]
 Pairs = tuple[tuple[str, str], ...]
@@ -65,14 +65,6 @@ class ClockTicked:
 
     kind: Literal["clock-ticked.v1"] = "clock-ticked.v1"
     at_us: int
-
-
-@message
-class EmbeddingSize:
-    """How large an embedding request is: its texts, and the tokens of the longest of them."""
-
-    texts: int
-    longest_tokens: int
 
 
 @message
@@ -189,7 +181,11 @@ class ReplicaReady:
 
 @message
 class ReplicaHeartbeat:
-    """A replica lives. Counts are its own, for people; the ledger's are the truth."""
+    """A replica lives. Counts are its own, for people; the ledger's are the truth.
+
+    `read` is the last dispatch number that it has read, `held` are those of the work that it has:
+    what is up to `read`, not held and not reported, never reached it. None if it does not tell.
+    """
 
     kind: Literal["replica-heartbeat.v1"] = "replica-heartbeat.v1"
     at_us: int = 0
@@ -199,6 +195,8 @@ class ReplicaHeartbeat:
     running: Number
     kv_blocks_used: Number
     output_tokens: Number
+    read: Number = 0
+    held: tuple[Number, ...] | None = None
 
 
 @message
@@ -266,24 +264,25 @@ class WorkProgressed:
 
 
 @message
-class Usage:
-    """What an attempt used and how long its parts took, by the worker's monotonic clock.
+class WorkBlocks:
+    """An attempt that has filled its KV blocks, or nearly."""
 
-    An embedding has no tokens of output: its one pass is the prefill.
-
-    Attributes:
-        queued_us: from reading the work to joining the batch.
-        prefill_us: from joining to the first token.
-        decode_us: from the first token to the last.
-        first_token_us: from reading the work to the first token, or None if there was none.
-    """
-
-    prompt_tokens: Number
+    id: str
+    attempt: Number
     output_tokens: Number
-    queued_us: Number
-    prefill_us: Number
-    decode_us: Number
-    first_token_us: Number | None = None
+    blocks: Number
+
+
+@message
+class WorkGrows:
+    """Requests need more KV blocks, now or within one; one whose blocks are full pauses."""
+
+    kind: Literal["work-grows.v1"] = "work-grows.v1"
+    at_us: int = 0
+    model: str
+    slot: Slot
+    incarnation: str
+    items: tuple[WorkBlocks, ...]
 
 
 @message
@@ -347,10 +346,7 @@ class WorkDeparture:
 
 @message
 class WorkLeft:
-    """Requests left the batch at an iteration boundary; their blocks are free.
-
-    `offset` is where the outputs so far lie; the worker leaves it at -1.
-    """
+    """Requests left the batch at an iteration boundary; `offset` as in work-finished."""
 
     kind: Literal["work-left.v1"] = "work-left.v1"
     at_us: int = 0
@@ -369,6 +365,7 @@ WorkerFact = (
     | ReplicaStopped
     | WorkStarted
     | WorkProgressed
+    | WorkGrows
     | WorkFinished
     | WorkFailed
     | WorkLeft

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from schemas import policy_room as keys
+from schemas import policy_shell as shell
 from schemas import policy_windows as windows
 from schemas.ids import ModelName, TenantName
 from schemas.message import message
@@ -161,6 +163,19 @@ class Policy:
             le=10_000_000,
         ),
     ] = 50_000
+
+    # Preemption
+    preemptible: keys.Preemptible = True
+    preemptions_max: keys.PreemptionsMax = 3
+
+    # KV reservation
+    reservation: keys.ReservationForm = "full"
+    reservation_quantile_pct: keys.ReservationQuantilePct = 90
+    reservation_margin_pct: keys.ReservationMarginPct = 10
+    reservation_growth_blocks: keys.ReservationGrowthBlocks = 4
+    reservation_samples_min: keys.ReservationSamplesMin = 50
+    reservation_samples_max: keys.ReservationSamplesMax = 2_000
+    reservation_tenants_max: keys.ReservationTenantsMax = 256
 
     # How tenants share a tier, and what each may have
     fair_weight: Annotated[
@@ -364,31 +379,10 @@ class Policy:
     batch_look_ahead_requests: windows.BatchLookAheadRequests = 64
     batches_ahead_max: windows.BatchesAheadMax = 1
 
-    # The owner shell
-    append_entries_max: Annotated[
-        int,
-        tunable("Entries in one ledger record.", unit="entries", origin=_OWN, ge=1, le=10_000),
-    ] = 500
-    snapshot_entries: Annotated[
-        int,
-        tunable(
-            "Entries between two snapshots of the state.",
-            unit="entries",
-            origin=_OWN,
-            ge=1,
-            le=100_000_000,
-        ),
-    ] = 100_000
-    payload_cache_bytes: Annotated[
-        int,
-        tunable(
-            "Prompts that the shell keeps in memory, so as not to read them again.",
-            unit="bytes",
-            origin=_OWN,
-            ge=0,
-            le=64 * 1024**3,
-        ),
-    ] = 64 * 1024 * 1024
+    # The owner shell (schemas/policy_shell.py)
+    append_entries_max: shell.AppendEntriesMax = 500
+    snapshot_entries: shell.SnapshotEntries = 100_000
+    payload_cache_bytes: shell.PayloadCacheBytes = 64 * 1024 * 1024
 
 
 _ADAPTER = TypeAdapter(Policy)

@@ -26,8 +26,18 @@ RESULT_BYTES_MAX = 16 * 1024 * 1024 - 64 * 1024
 CUT_TEXT_CHARS = RESULT_BYTES_MAX // 8
 
 Headers = list[tuple[str, bytes]]
-# What a request brought: a text, or its vectors.
-Output = str | Embedding
+
+
+@dataclass(slots=True, frozen=True)
+class Output:
+    """What a worker's report holds of one request.
+
+    Its text, and its token ids if it resumes; or its vectors, and then the text is None.
+    """
+
+    text: str | None
+    tokens: tuple[int, ...] = ()
+    embedding: Embedding | None = None
 
 
 class Sources(Protocol):
@@ -68,6 +78,7 @@ SILENT = (
     d.RoomKept,
     d.AttemptLost,
     d.RequestReturned,
+    d.RequestPreempted,
     d.ReplicaAdmitted,
     d.ReplicaLost,
     WindowTuned,
@@ -100,24 +111,15 @@ async def _messages(
 ) -> list[_Message]:
     if isinstance(decision, d.RequestDispatched):
         work = await _work(decision, sources)
-        return [(work_topic(decision.model), decision.slot, decision.id, work, [])]
+        passed = f"{decision.incarnation} {decision.number}".encode()
+        extra = [(messages.HEADER_DISPATCH, passed)]
+        return [(work_topic(decision.model), decision.slot, decision.id, work, extra)]
     if isinstance(decision, d.RequestEnded | d.DuplicateIgnored):
         told = await _told(entry, decision, sources)
         return [(RESULTS, entry.cell, decision.id, told, [])]
-    if isinstance(decision, d.LeaveAsked):
-        leave = messages.WorkLeave(
-            id=decision.id,
-            attempt=decision.attempt,
-            incarnation=decision.incarnation,
-            cause=decision.cause,
-        )
-        return [(work_topic(decision.model), decision.slot, decision.id, encode(leave), [])]
-    if isinstance(decision, d.ReplicaTurnedAway):
-        notice = messages.WorkerNotice(
-            incarnation=decision.incarnation, rejoin=decision.rejoin, why=decision.why
-        )
-        key = replica_name(decision.model, decision.slot)
-        return [(work_topic(decision.model), decision.slot, key, encode(notice), [])]
+    if isinstance(decision, d.LeaveAsked | d.ReservationGrown | d.ReplicaTurnedAway):
+        key, message = _to_worker(decision)
+        return [(work_topic(decision.model), decision.slot, key, encode(message), [])]
     if isinstance(decision, d.RequestRouted):
         return await _routed(entry.cell, decision, sources, cells)
     if isinstance(decision, d.MessageDeadLettered):
@@ -126,6 +128,30 @@ async def _messages(
         key = f"{decision.topic}/{decision.partition}/{decision.offset}"
         return [(DEAD_LETTER, entry.cell, key, encode(letter), [])]
     raise TypeError(f"no effect is defined for the decision {decision.kind}")
+
+
+def _to_worker(
+    decision: d.LeaveAsked | d.ReservationGrown | d.ReplicaTurnedAway,
+) -> tuple[str, messages.WorkLeave | messages.WorkGrant | messages.WorkerNotice]:
+    """Return what a worker is told besides work, and under which key."""
+    if isinstance(decision, d.ReplicaTurnedAway):
+        notice = messages.WorkerNotice(
+            incarnation=decision.incarnation, rejoin=decision.rejoin, why=decision.why
+        )
+        return replica_name(decision.model, decision.slot), notice
+    if isinstance(decision, d.ReservationGrown):
+        return decision.id, messages.WorkGrant(
+            id=decision.id,
+            attempt=decision.attempt,
+            incarnation=decision.incarnation,
+            blocks=decision.blocks,
+        )
+    return decision.id, messages.WorkLeave(
+        id=decision.id,
+        attempt=decision.attempt,
+        incarnation=decision.incarnation,
+        cause=decision.cause,
+    )
 
 
 async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
@@ -152,10 +178,24 @@ async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
         seed=decision.seed,
         blocks=decision.blocks,
         stream=asked.stream if asked else False,
+        number=decision.number,
+        grows=decision.blocks < decision.blocks_full,
+        resume_tokens=await _kept_tokens(decision, sources),
         texts=found.input if embeds else None,
         batch=decision.batch,
     )
     return encode(work)
+
+
+async def _kept_tokens(decision: d.RequestDispatched, sources: Sources) -> tuple[int, ...]:
+    """Return the tokens that the attempt goes on from, or none if they are gone.
+
+    Without them it generates the same ones again, from the first on, and readers drop those.
+    """
+    output = await _output(decision.id, decision.resume_offset, sources)
+    if output is None or len(output.tokens) != decision.resume_tokens:
+        return ()
+    return output.tokens
 
 
 async def _output(request_id: str, offset: int, sources: Sources) -> Output | None:
@@ -191,10 +231,10 @@ async def _answer(entry: Entry, decision: d.DuplicateIgnored, sources: Sources) 
         reason=decision.reason,
         ended_us=decision.ended_us,
         detail=detail,
-        text=output if isinstance(output, str) else None,
+        text=output.text if output else None,
         cell=entry.cell,
         seq=entry.seq,
-        embedding=output if isinstance(output, Embedding) else None,
+        embedding=output.embedding if output else None,
     )
     return encode(answer)
 
@@ -209,7 +249,7 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
         outcome=decision.outcome,
         reason=decision.reason,
         detail=decision.detail,
-        text=output if isinstance(output, str) else None,
+        text=output.text if output else None,
         usage=decision.usage,
         attempts=decision.attempts,
         replica=None if decision.slot is None else replica_name(decision.model, decision.slot),
@@ -224,7 +264,7 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
         seq=entry.seq,
         policy_version=entry.policy_version,
         policy_digest=entry.policy_digest,
-        embedding=output if isinstance(output, Embedding) else None,
+        embedding=output.embedding if output else None,
     )
     value = encode(result)
     # Vectors are never cut: TEXTS_MAX of them are far from filling a record.
@@ -245,7 +285,11 @@ def outputs_in(report: messages.WorkerReport) -> dict[str, Output] | None:
     fact = report.fact
     if not isinstance(fact, WorkFinished | WorkLeft):
         return None
-    outputs = report.embeddings or report.texts
+    tokens = report.tokens or ((),) * len(fact.items)
+    if report.embeddings:
+        outputs = [Output(None, (), embedding) for embedding in report.embeddings]
+    else:
+        outputs = list(map(Output, report.texts, tokens))
     return {item.id: output for item, output in zip(fact.items, outputs, strict=False)}
 
 

@@ -7,7 +7,6 @@ over is `unexplained_us`, and it is 0 in a sound ledger.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, Literal
 
 from schemas import decisions as d
@@ -16,7 +15,8 @@ from schemas.batches import BatchFormed, WindowOpened
 from schemas.decisions import CAUSES
 from schemas.ids import replica_name
 from schemas.ledger import Entry
-from streams.story_batches import batch_numbers, due_numbers, pass_of, window_numbers
+from streams import story_words as words
+from streams.story_batches import BATCHED, batch_numbers, due_numbers, parts_of, window_numbers
 from streams.story_parts import (
     TO_AND_FROM_WORKER,
     DecisionId,
@@ -67,6 +67,9 @@ class _Teller:
         # Of the present attempt.
         self._tokens = 0
         self._started_event: int | None = None
+        self._first_token_told = False
+        # Of the run that is open, once its worker has reported its end.
+        self._usage: f.Usage | None = None
 
     def finish(self, now_us: int) -> Story | None:
         story = self._story
@@ -133,9 +136,11 @@ class _Teller:
                 self._window_opened(decision, now_us)
                 continue
             if isinstance(decision, BatchFormed) and self._id in decision.members:
-                self._event(now_us, "batch formed", batch_numbers(decision))
+                self._event(now_us, BATCHED, batch_numbers(decision))
             if isinstance(decision, d.RequestDispatched):
                 self._count_passed_over(decision)
+            elif isinstance(decision, d.LeaveAsked):
+                self.made_way_for(decision, now_us)
             if getattr(decision, "id", None) == self._id:
                 _DECISIONS[type(decision)](self, decision, now_us)
         policy = (entry.policy_version, entry.policy_digest)
@@ -179,6 +184,11 @@ class _Teller:
     def _so_far(self) -> str:
         return f"{counted(self._tokens, 'token')} so far"
 
+    def reported(self, fact: f.WorkFinished | f.WorkLeft, _now_us: int) -> None:
+        for item in fact.items:
+            if item.id == self._id and item.attempt == self._story.attempts:
+                self._usage = item.usage
+
     def failed(self, fact: f.WorkFailed, now_us: int) -> None:
         for item in fact.items:
             if item.id == self._id:
@@ -220,18 +230,10 @@ class _Teller:
         story.attempts = decision.attempt
         story.replica = replica_name(decision.model, decision.slot)
         self._check(decision.wait_us, decision.waits)
+        self._usage = None
         self._tokens, self._started_event = 0, None
-        detail = (
-            f"attempt {decision.attempt} to {story.replica}: {decision.blocks} KV blocks of"
-            f" {decision.blocks_free} free, {decision.running} running there"
-        )
-        if decision.passed_over:
-            passed = ", ".join(
-                f"{one.id} (needs {one.blocks_needed} blocks, {one.blocks_free_max} free)"
-                for one in decision.passed_over
-            )
-            detail += f"; passed over: {passed}"
-        self._event(now_us, "dispatched", detail)
+        what, detail = words.dispatch_words(decision)
+        self._event(now_us, what, detail)
 
     def lost(self, decision: d.AttemptLost, now_us: int) -> None:
         self._segment("run", f"lost attempt {decision.attempt}", now_us, decision.why)
@@ -245,7 +247,21 @@ class _Teller:
         self._event(now_us, "waits again", "its back-off is over")
 
     def leave_asked(self, decision: d.LeaveAsked, now_us: int) -> None:
-        self._event(now_us, "asked to leave", f"after the current iteration: {decision.cause}")
+        self._event(now_us, "asked to leave", words.leave_words(decision))
+
+    def grown(self, decision: d.ReservationGrown, now_us: int) -> None:
+        self._event(now_us, "given more KV blocks", words.growth_words(decision))
+
+    def preempted(self, decision: d.RequestPreempted, now_us: int) -> None:
+        self._close_run(now_us)
+        self._story.stage = "waiting"
+        self._event(now_us, "preempted", words.preemption_words(decision))
+
+    def made_way_for(self, decision: d.LeaveAsked, now_us: int) -> None:
+        """Tell that another was asked to leave for this request."""
+        why = decision.preemption
+        if why is not None and why.for_id == self._id:
+            self._event(now_us, "another asked to leave", f"{decision.id}, {words.compared(why)}")
 
     def ended(self, decision: d.RequestEnded, now_us: int) -> None:
         self._begin_again(now_us)
@@ -253,7 +269,7 @@ class _Teller:
         story.cell = self._at[0]
         story.model, story.tenant, story.tier = decision.model, decision.tenant, decision.tier
         if story.stage == "running":
-            self._close_run(decision, now_us)
+            self._close_run(now_us)
         elif story.stage in ("waiting", "backoff"):
             self._close_wait(now_us)
         story.stage = "ended"
@@ -278,11 +294,12 @@ class _Teller:
         if self._arrival is not None:
             story.model, story.arrived_us = self._arrival
         self._since_us = story.arrived_us
-        self._wait_segment("transit", now_us, "from the broker to the cell")
+        self._segment("wait", "transit", now_us, "from the broker to the cell")
 
     def _begin_again(self, now_us: int) -> None:
         """Forget an earlier life: an id may be used again once it is no longer remembered."""
         if self._story.stage == "ended":
+            self._first_token_told = False
             arrived = self._story.events[-1:]
             self._story = Story(self._id, events=arrived)
             self._begin(now_us)
@@ -300,50 +317,27 @@ class _Teller:
 
     def _close_wait(self, now_us: int) -> None:
         if self._story.stage == "backoff":
-            self._wait_segment("backoff", now_us, "the pause before the next attempt")
+            self._segment("wait", "backoff", now_us, "the pause before the next attempt")
             return
         cause, why, decision_id = self._cause()
-        self._wait_segment(cause, now_us, why, decision_id)
+        self._segment("wait", cause, now_us, why, decision_id)
 
-    def _close_run(self, decision: d.RequestEnded, now_us: int) -> None:
-        """Part the last run by the worker's own durations; the bus has what is left over."""
-        usage = decision.usage
+    def _close_run(self, now_us: int) -> None:
+        """Part a run by the worker's own durations; the bus has what is left over."""
+        usage = self._usage
         if usage is None:
             self._segment("run", "running", now_us)
             return
-        if usage.first_token_us is not None:
-            at_us = min(self._since_us + usage.first_token_us, now_us)
-            ms = (decision.ttft_us or 0) / 1000
-            self._first_token(at_us, usage, f"{ms:.1f} ms after the arrival")
-        tokens = counted(usage.output_tokens, "token")
-        for label, us, why in (
-            ("queued at the worker", usage.queued_us, "until it joined the batch"),
-            (pass_of(decision), usage.prefill_us, counted(usage.prompt_tokens, "token")),
-            ("decode", usage.decode_us, tokens),
-        ):
+        if usage.first_token_us is not None and not self._first_token_told:
+            self._first_token_told = True
+            first_us = self._since_us + usage.first_token_us
+            detail = f"{(first_us - self._story.arrived_us) / 1000:.1f} ms after the arrival"
+            event = Event(min(first_us, now_us), *self._at, "first token", detail)
+            joined_us = self._since_us + usage.queued_us
+            words.put_first_token(self._story.events, self._started_event, event, joined_us)
+        for label, us, why in parts_of(usage, self._story.events):
             self._segment("run", label, min(self._since_us + us, now_us), why)
         self._segment("run", TO_AND_FROM_WORKER, now_us, "over the bus, both ways")
-
-    def _first_token(self, at_us: int, usage: f.Usage, detail: str) -> None:
-        """Tell of the first token, after the start of its attempt.
-
-        Its time is known from the worker's durations alone, and the start's from the report, which
-        came later over the bus: so the start takes its time from the durations too.
-        """
-        events, started_at = self._story.events, self._started_event
-        cell, seq, index = self._at
-        first = Event(at_us, cell, seq, index, "first token", detail)
-        if started_at is None:
-            events.append(first)
-            return
-        started = events[started_at]
-        joined_us = min(started.at_us, self._since_us + usage.queued_us, at_us)
-        events[started_at : started_at + 1] = [replace(started, at_us=joined_us), first]
-
-    def _wait_segment(
-        self, cause: str, to_us: int, why: str, decision: DecisionId | None = None
-    ) -> None:
-        self._segment("wait", cause, to_us, why, decision)
 
     def _segment(
         self,
@@ -387,6 +381,8 @@ _FACTS: dict[type, Callable[[_Teller, Any, int], None]] = {
     f.CancelAsked: _Teller.cancel_asked,
     f.WorkStarted: _Teller.started,
     f.WorkProgressed: _Teller.progressed,
+    f.WorkFinished: _Teller.reported,
+    f.WorkLeft: _Teller.reported,
     f.WorkFailed: _Teller.failed,
 }
 _DECISIONS: dict[type, Callable[[_Teller, Any, int], None]] = {
@@ -397,6 +393,8 @@ _DECISIONS: dict[type, Callable[[_Teller, Any, int], None]] = {
     d.RequestDispatched: _Teller.dispatched,
     d.AttemptLost: _Teller.lost,
     d.RequestReturned: _Teller.returned,
+    d.ReservationGrown: _Teller.grown,
+    d.RequestPreempted: _Teller.preempted,
     d.LeaveAsked: _Teller.leave_asked,
     d.RequestEnded: _Teller.ended,
 }

@@ -1,8 +1,13 @@
 """Windows and batches of one-shot models in words, for a request's story. Pure."""
 
-from schemas.batches import BatchFormed, WindowOpened
-from schemas.decisions import RequestEnded
+from collections.abc import Iterable
 
+from schemas.batches import BatchFormed, WindowOpened
+from schemas.facts import Usage
+from streams.story_parts import Event, counted
+
+# What the event is called that a request left in a batch.
+BATCHED = "batch formed"
 _WHY = {
     "full": "as many texts wait as a batch holds",
     "due": "the window is over",
@@ -12,9 +17,21 @@ _WHY = {
 }
 
 
-def pass_of(ended: RequestEnded) -> str:
-    """Return the name of what the worker did before the first token: it has none of a vector."""
-    return "encode" if ended.reason == "embedded" else "prefill"
+def parts_of(usage: Usage, events: Iterable[Event]) -> tuple[tuple[str, int, str], ...]:
+    """Return what the worker did in a run, how long each took in µs, and with how much.
+
+    The pass over the texts of a batch is called by its name: no tokens come of it.
+    """
+    batched = any(event.what == BATCHED for event in events)
+    return (
+        ("queued at the worker", usage.queued_us, "until it joined the batch"),
+        (
+            "encode" if batched else "prefill",
+            usage.prefill_us,
+            counted(usage.prompt_tokens, "token"),
+        ),
+        ("decode", usage.decode_us, counted(usage.output_tokens, "token")),
+    )
 
 
 def due_numbers(window: WindowOpened, now_us: int) -> str:

@@ -12,7 +12,7 @@ from schemas import facts as f
 from schemas.decisions import Decision
 from schemas.ids import cell_of
 from schemas.policy import Policy
-from services.scheduler import door, ends
+from services.scheduler import carried, door, ends
 from services.scheduler.state import AttemptGone, Model, Pending, Request, State
 
 
@@ -111,7 +111,7 @@ def _cancel(policy: Policy, state: State, fact: f.CancelAsked) -> Decision:
     if request is not None:
         if request.stage != "running":
             return ends.cancelled(policy, state, request)
-        if request.leaving:
+        if request.leaving == "cancelled":
             return d.CancelIgnored(id=fact.id, why="already-asked")
         return d.LeaveAsked(
             id=request.id,
@@ -120,6 +120,7 @@ def _cancel(policy: Policy, state: State, fact: f.CancelAsked) -> Decision:
             incarnation=request.incarnation,
             attempt=request.attempt,
             cause="cancelled",
+            preemption=None,
         )
     if fact.id in state.ended:
         return d.CancelIgnored(id=fact.id, why="ended")
@@ -192,34 +193,42 @@ def _report(
     request = state.requests[item.id]
     if isinstance(item, f.WorkDone):
         return ends.completed(policy, state, request, item, offset)
-    if request.leaving or item.cause == "cancelled":
+    if request.leaving == "cancelled" or item.cause == "cancelled":
         return ends.cancelled(policy, state, request, item, offset)
-    return _lost(policy, state, request, "preempted", losses=request.losses)
+    output_tokens, output_offset = carried.output_of(request, item.usage, offset)
+    return d.RequestPreempted(
+        id=request.id,
+        model=request.model,
+        attempt=request.attempt,
+        slot=request.slot,
+        output_tokens=output_tokens,
+        output_offset=output_offset if output_tokens else -1,
+        preemptions=request.preemptions + 1,
+    )
 
 
 def _fault(policy: Policy, state: State, item: f.WorkFault) -> Decision:
     request = state.requests[item.id]
     if not item.retryable:
         return ends.failed(policy, state, request, "worker-error", item.reason)
-    return _lost(policy, state, request, item.reason, losses=request.losses + 1)
+    return _lost(policy, state, request, item.reason)
 
 
 def _gone(policy: Policy, state: State, gone: AttemptGone) -> Decision:
     request = state.requests[gone.id]
-    return _lost(policy, state, request, gone.why, losses=request.losses + 1)
+    return _lost(policy, state, request, gone.why)
 
 
-def _lost(policy: Policy, state: State, request: Request, why: str, *, losses: int) -> Decision:
-    if request.leaving:
+def _lost(policy: Policy, state: State, request: Request, why: str) -> Decision:
+    if request.leaving == "cancelled":
         return ends.cancelled(policy, state, request)
-    backoff_ms = 0
-    if losses > request.losses:
-        settings = state.settings.at(request.model, request.tier, request.tenant)
-        if losses >= settings.attempts_max:
-            detail = f"lost all {losses} attempts; the last one: {why}"
-            return ends.failed(policy, state, request, "attempts-exhausted", detail)
-        steps = policy.retry_backoff_ms
-        backoff_ms = steps[min(losses, len(steps)) - 1]
+    losses = request.losses + 1
+    settings = state.settings.at(request.model, request.tier, request.tenant)
+    if losses >= settings.attempts_max:
+        detail = f"lost all {losses} attempts; the last one: {why}"
+        return ends.failed(policy, state, request, "attempts-exhausted", detail)
+    steps = policy.retry_backoff_ms
+    backoff_ms = steps[min(losses, len(steps)) - 1]
     return d.AttemptLost(
         id=request.id,
         model=request.model,

@@ -14,7 +14,7 @@ from schemas import decisions as d
 from schemas.batches import BatchPlace
 from schemas.decisions import Decision
 from schemas.policy import Policy
-from services.scheduler import answers, ends, placement, windows
+from services.scheduler import answers, ends, placement, reservation, windows
 from services.scheduler.state import STEP_BYTES_MAX, Model, Request, State, cut_short
 from services.scheduler.waits import as_waits, waited_us
 
@@ -52,10 +52,13 @@ def _by_itself(policy: Policy, state: State) -> Decision | None:
         return _place(policy, state, due_model)
     for name in state.touched:
         model = state.models[name]
-        if model.queue.waiting:
+        decision: Decision | None = None
+        if model.growing:
+            decision = reservation.grow(state, model)
+        if decision is None and model.queue.waiting:
             decision = _place(policy, state, model)
-            if decision is not None:
-                return decision
+        if decision is not None:
+            return decision
     return None
 
 
@@ -163,7 +166,9 @@ def _dispatch(
         slot=replica.slot,
         incarnation=replica.incarnation,
         attempt=request.attempt + 1,
-        blocks=fit.blocks,
+        blocks=fit.reserved.blocks,
+        blocks_full=fit.reserved.full,
+        samples=fit.reserved.samples,
         blocks_free=replica.kv_blocks - replica.blocks_used,
         running=len(replica.running),
         wait_us=sum(waited),
@@ -178,5 +183,8 @@ def _dispatch(
         max_output_tokens=request.max_output_tokens,
         prompt_tokens=request.prompt_tokens,
         seed=ends.seed_of(request.id),
+        number=replica.dispatches + 1,
+        resume_tokens=request.kept_tokens,
+        resume_offset=request.kept_offset,
         batch=batch,
     )

@@ -57,6 +57,7 @@ def answer(policy: Policy, state: State, model: Model, fact: RequestArrived) -> 
             detail=refused.detail,
             retry_after_ms=refused.retry_after_ms,
         )
+    settings = state.settings.at(fact.model, asked.tier, asked.tenant)
     per_minute = state.settings.at(fact.model, None, asked.tenant).quota_tokens_per_minute
     return d.RequestQueued(
         id=fact.id,
@@ -67,6 +68,7 @@ def answer(policy: Policy, state: State, model: Model, fact: RequestArrived) -> 
         max_output_tokens=asked.output_tokens,
         deadline_us=asked.deadline_us,
         ahead=model.queue.waiting,
+        preemptible=settings.preemptible,
         quota_us=0 if per_minute is None else quotas.minute_us(asked.tokens, per_minute),
     )
 

@@ -14,8 +14,19 @@ from schemas.facts import Fact
 from schemas.ids import cell_of
 from schemas.policy import policy_digest
 from schemas.policy_scope import Settings
-from services.scheduler import due, gathering, service_times, starvation, waiting, waits
-from services.scheduler.hearing import current, hear, time_passed
+from services.scheduler import (
+    accepted,
+    carried,
+    due,
+    gathering,
+    reported,
+    running,
+    service_times,
+    starvation,
+    waiting,
+    waits,
+)
+from services.scheduler.hearing import hear, time_passed
 from services.scheduler.state import (
     CAUSE_INDEX,
     AttemptGone,
@@ -26,7 +37,7 @@ from services.scheduler.state import (
     Room,
     State,
 )
-from services.scheduler.waits import BACKOFF, TRANSIT
+from services.scheduler.waits import BACKOFF
 
 
 def evolve(state: State, event: Fact | Decision) -> None:
@@ -114,7 +125,9 @@ def _replica_ready(state: State, fact: f.ReplicaReady) -> None:
 
 def _heartbeat(state: State, fact: f.ReplicaHeartbeat) -> None:
     time_passed(state, fact.at_us)
-    if not hear(state, fact):
+    if hear(state, fact):
+        state.pending.extend(running.never_reached(state, fact))
+    else:
         state.pending.append(fact)
 
 
@@ -136,58 +149,13 @@ def _replica_stopped(state: State, fact: f.ReplicaStopped) -> None:
         state.pending.append(fact)
 
 
-def _work_noted(state: State, fact: f.WorkStarted | f.WorkProgressed) -> None:
-    time_passed(state, fact.at_us)
-    hear(state, fact)
-
-
-def _work_finished(state: State, fact: f.WorkFinished) -> None:
-    time_passed(state, fact.at_us)
-    if hear(state, fact):
-        state.pending.extend((item, fact.offset) for item in current(state, fact))
-
-
-def _work_left(state: State, fact: f.WorkLeft) -> None:
-    time_passed(state, fact.at_us)
-    if hear(state, fact):
-        state.pending.extend((item, fact.offset) for item in current(state, fact))
-
-
-def _work_failed(state: State, fact: f.WorkFailed) -> None:
-    time_passed(state, fact.at_us)
-    if hear(state, fact):
-        state.pending.extend(current(state, fact))
-
-
 # Decisions
 
 
 def _queued(state: State, decision: d.RequestQueued) -> None:
     fact = state.pending.popleft()
     assert isinstance(fact, f.RequestArrived), "only an arrival is queued"  # noqa: S101 - ledger and code belong together
-    waited = [0] * len(CAUSE_INDEX)
-    waited[TRANSIT] = state.now_us - fact.arrived_us
-    request = Request(
-        id=decision.id,
-        order=state.next_order,
-        model=decision.model,
-        tenant=decision.tenant,
-        tier=decision.tier,
-        arrived_us=fact.arrived_us,
-        offset=fact.offset,
-        prompt_tokens=decision.prompt_tokens,
-        max_output_tokens=decision.max_output_tokens,
-        deadline_us=decision.deadline_us,
-        body_digest=fact.body_digest,
-        metadata=fact.metadata,
-        stage="waiting",
-        since_us=state.now_us,
-        mark=(),
-        waited_us=waited,
-        quota_us=decision.quota_us,
-        texts=fact.embedding.texts if fact.embedding else 1,
-        longest_tokens=fact.embedding.longest_tokens if fact.embedding else decision.prompt_tokens,
-    )
+    request = accepted.request_of(state, fact, decision)
     state.next_order += 1
     state.requests[request.id] = request
     if request.deadline_us is not None:
@@ -236,6 +204,7 @@ def _attempt_lost(state: State, decision: d.AttemptLost) -> None:
     state.pending.popleft()
     request = state.requests[decision.id]
     waiting.stop(state, request, cost=0)
+    request.output_tokens = request.kept_tokens
     request.stage = "backoff"
     request.losses = decision.losses
     request.retry_at_us = decision.retry_at_us
@@ -259,8 +228,17 @@ def _turned_away(state: State, decision: d.ReplicaTurnedAway) -> None:
 
 
 def _leave_asked(state: State, decision: d.LeaveAsked) -> None:
-    state.pending.popleft()
-    state.requests[decision.id].leaving = True
+    if decision.cause == "cancelled":
+        state.pending.popleft()
+    running.leave(state, decision)
+
+
+def _preempted(state: State, decision: d.RequestPreempted) -> None:
+    item, _ = state.pending.popleft()  # pyright: ignore[reportGeneralTypeIssues] - only a departure is answered so
+    request = state.requests[decision.id]
+    carried.keep(request, item.usage, decision)
+    waiting.stop(state, request, cost=0)
+    waiting.join(state, request)
 
 
 def _admitted(state: State, decision: d.ReplicaAdmitted) -> None:
@@ -343,6 +321,14 @@ def _accepted_ended(state: State, request: Request, decision: d.RequestEnded) ->
         waiting.stop(state, request, decision.cost)
     elif request.stage == "waiting":
         waiting.leave(state, request)
+    model.claims.pop(request.id, None)
+    if decision.outcome == "completed" and decision.usage is not None:
+        model.lengths.add(
+            request.tenant,
+            decision.usage.output_tokens,
+            samples_max=state.policy.reservation_samples_max,
+            tenants_max=state.policy.reservation_tenants_max,
+        )
     state.touched[request.model] = None
     due.drop_dead(state)
 
@@ -354,6 +340,7 @@ def _start_is_over(state: State, model: Model, slot: int) -> None:
 
 
 def _give_room_up(model: Model, slot: int) -> None:
+    running.drop_claims(model, slot)
     if model.room is not None and model.room.slot == slot:
         model.room = None
 
@@ -372,11 +359,12 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     f.ReplicaHeartbeat: _heartbeat,
     f.ReplicaDraining: _replica_draining,
     f.ReplicaStopped: _replica_stopped,
-    f.WorkStarted: _work_noted,
-    f.WorkProgressed: _work_noted,
-    f.WorkFinished: _work_finished,
-    f.WorkFailed: _work_failed,
-    f.WorkLeft: _work_left,
+    f.WorkStarted: reported.started,
+    f.WorkProgressed: reported.progressed,
+    f.WorkGrows: reported.grows,
+    f.WorkFinished: reported.finished,
+    f.WorkFailed: reported.failed,
+    f.WorkLeft: reported.left,
     d.RequestQueued: _queued,
     d.RequestRouted: _answered,
     d.DuplicateIgnored: _answered,
@@ -386,8 +374,10 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.TenantHeld: _tenant_held,
     d.RoomKept: _room_kept,
     d.RequestDispatched: _dispatched,
+    d.ReservationGrown: running.grown,
     d.AttemptLost: _attempt_lost,
     d.RequestReturned: _returned,
+    d.RequestPreempted: _preempted,
     d.LeaveAsked: _leave_asked,
     d.ReplicaAdmitted: _admitted,
     d.ReplicaLost: _replica_lost,

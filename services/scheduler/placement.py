@@ -1,27 +1,30 @@
 """Which waiting request fits on which replica, and what holds the others back. Pure; reads only.
 
 First fit over the ready replicas in the order of their slots. When the first request does not fit,
-the next few are tried (`look_ahead_requests`), so that one large request does not hold up small
-ones that would fit beside what runs.
+others of a lower tier may have to leave for it (preemption.py), and the next few are tried
+(`look_ahead_requests`), so that one large request does not hold up small ones that would fit beside
+what runs.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from schemas.decisions import Cause, PassedOver, RoomKept, TenantHeld
-from services.scheduler import order, quotas
+from schemas.room import LeaveAsked
+from services.scheduler import claims, order, preemption, quotas, reservation
 from services.scheduler.state import Model, Replica, Request, State
 
 
 @dataclass(slots=True)
 class Fit:
-    """A request that fits: where, how many blocks, and which ones were tried before it.
+    """A request that fits: where, with how many blocks, and which were tried before it.
 
     `starved` is whether it goes before requests of a higher tier.
     """
 
     request: Request
     replica: Replica
-    blocks: int
+    reserved: reservation.Reservation
     passed_over: tuple[PassedOver, ...]
     starved: bool
 
@@ -38,47 +41,42 @@ class Blocked:
     slots_free: int
 
 
-def blocks_for(tokens: int, block_tokens: int) -> int:
-    """Return the KV blocks that `tokens` tokens take: rounded up."""
-    return -(-tokens // block_tokens)
-
-
-def find(state: State, model: Model) -> Fit | Blocked | Request | RoomKept | TenantHeld | None:
+def find(
+    state: State, model: Model
+) -> Fit | LeaveAsked | Blocked | Request | RoomKept | TenantHeld | None:
     """Return the next placement of a model in which something waits.
 
     Returns:
-        A Fit to dispatch, a Request that no replica of the model could ever hold, a decision that
-        holds a tenant back or keeps room for the next request, Blocked, or None when nothing fits
-        and the cause is on record already.
+        A Fit to dispatch, the LeaveAsked by which room is made for a request of a higher tier, a
+        Request that no replica of the model could ever hold, a decision that holds a tenant back or
+        keeps room for the next request, Blocked, or None when nothing fits and the cause is on
+        record already.
     """
     ready, open_replicas = _open(model)
-    if not open_replicas:
+    if not open_replicas and not (ready and preemption.worthwhile(model)):
         cause = cause_without_room(model, ready)
         return None if cause == model.cause else _blocked(state, model, cause, ready, [])
-    free_tokens_max = max([_free_tokens(replica) for replica in open_replicas])
     passed: list[Request] = []
     request_ids, starved = order.candidates(state, model)
-    for request_id in request_ids:
+    for request_id in claims.in_order(state, model, request_ids, starved):
         request = state.requests[request_id]
         held = quotas.to_hold(state, model, request)
         if held is not None:
-            return held
-        tokens = request.prompt_tokens + request.max_output_tokens
-        if tokens <= free_tokens_max:
-            replica = _first_fit(state, model, request, open_replicas)
-            if replica is not None:
-                blocks = blocks_for(tokens, replica.block_tokens)
-                tried = _passed_over(passed, open_replicas)
-                return Fit(request, replica, blocks, tried, request_id == starved)
-        elif tokens > model.pool_tokens_max:
+            if open_replicas:
+                return held
+            continue
+        found = _first_fit(state, model, request, open_replicas, starved=request_id == starved)
+        if found is not None:
+            tried = _passed_over(state, model, passed, open_replicas)
+            return Fit(request, *found, tried, request_id == starved)
+        if request.prompt_tokens + request.max_output_tokens > model.pool_tokens_max:
             return request
-        if not passed:
-            kept = order.keep_room(state, model, request)
-            if kept is not None:
-                return kept
+        made = _make_room(state, model, request, first=not passed)
+        if made is not None:
+            return made
         passed.append(request)
-    cause = "kv" if passed else "quota"
-    return None if model.cause == cause else _blocked(state, model, cause, ready, open_replicas)
+    cause = _cause(model, ready, open_replicas, passed)
+    return None if cause == model.cause else _blocked(state, model, cause, ready, open_replicas)
 
 
 def _open(model: Model) -> tuple[int, list[Replica]]:
@@ -93,13 +91,33 @@ def _open(model: Model) -> tuple[int, list[Replica]]:
 
 
 def _first_fit(
-    state: State, model: Model, request: Request, open_replicas: list[Replica]
-) -> Replica | None:
-    tokens = request.prompt_tokens + request.max_output_tokens
+    state: State, model: Model, request: Request, open_replicas: list[Replica], *, starved: bool
+) -> tuple[Replica, reservation.Reservation] | None:
     for replica in open_replicas:
-        if tokens <= _free_tokens(replica) and order.is_open(state, model, request, replica):
-            return replica
+        free_tokens = (replica.kv_blocks - replica.blocks_used) * replica.block_tokens
+        if request.prompt_tokens < free_tokens and order.is_open(state, model, request, replica):
+            reserved = reservation.of(state, model, request, replica)
+            free = claims.room(state, model, replica, request, starved=starved)
+            if reserved.full <= replica.kv_blocks and free.holds(reserved.blocks):
+                return replica, reserved
     return None
+
+
+def _make_room(
+    state: State, model: Model, request: Request, *, first: bool
+) -> LeaveAsked | RoomKept | None:
+    """Return how room is made for a request that fits nowhere now, or None when it is not."""
+    if preemption.possible(model, request):
+        asked = preemption.ask(state, model, request, _offers(state, model, request))
+        if asked is not None:
+            return asked
+    return order.keep_room(state, model, request) if first else None
+
+
+def _cause(model: Model, ready: int, open_replicas: list[Replica], passed: list[Request]) -> Cause:
+    if not open_replicas:
+        return cause_without_room(model, ready)
+    return "kv" if passed else "quota"
 
 
 def over_every_pool(model: Model, tokens: int) -> bool:
@@ -107,8 +125,13 @@ def over_every_pool(model: Model, tokens: int) -> bool:
     return bool(model.pool_tokens) and tokens > model.pool_tokens_max
 
 
-def _free_tokens(replica: Replica) -> int:
-    return (replica.kv_blocks - replica.blocks_used) * replica.block_tokens
+def _offers(state: State, model: Model, request: Request) -> Iterator[tuple[Replica, int]]:
+    """Yield the replicas that could hold the request if they were empty, and what it would get."""
+    for replica in model.replicas.values():
+        if not replica.draining and order.is_open(state, model, request, replica):
+            reserved = reservation.of(state, model, request, replica)
+            if reserved.full <= replica.kv_blocks:
+                yield replica, reserved.blocks
 
 
 def cause_without_room(model: Model, ready: int) -> Cause:
@@ -122,7 +145,7 @@ def _blocked(
     state: State, model: Model, cause: Cause, ready: int, open_replicas: list[Replica]
 ) -> Blocked:
     head = state.requests[model.queue.head()]
-    compared = _passed_over([head], open_replicas)
+    compared = _passed_over(state, model, [head], open_replicas)
     return Blocked(
         cause=cause,
         head=head.id,
@@ -133,7 +156,9 @@ def _blocked(
     )
 
 
-def _passed_over(requests: list[Request], open_replicas: list[Replica]) -> tuple[PassedOver, ...]:
+def _passed_over(
+    state: State, model: Model, requests: list[Request], open_replicas: list[Replica]
+) -> tuple[PassedOver, ...]:
     """Return what was compared for requests that did not fit, in blocks of the first replica."""
     if not requests or not open_replicas:
         return ()
@@ -141,9 +166,7 @@ def _passed_over(requests: list[Request], open_replicas: list[Replica]) -> tuple
     return tuple(
         PassedOver(
             id=request.id,
-            blocks_needed=blocks_for(
-                request.prompt_tokens + request.max_output_tokens, open_replicas[0].block_tokens
-            ),
+            blocks_needed=reservation.of(state, model, request, open_replicas[0]).blocks,
             blocks_free_max=free_max,
         )
         for request in requests

@@ -18,7 +18,19 @@ from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler import due, gathering, snapshot_queue, starvation
 from services.scheduler.batching import STORED_FIELDS, Batching
-from services.scheduler.state import Ended, Model, Replica, Request, Room, Service, State
+from services.scheduler.lengths import Histogram, Lengths
+from services.scheduler.state import (
+    RANKS,
+    Claim,
+    Ended,
+    Model,
+    Replica,
+    Request,
+    Room,
+    Service,
+    State,
+    yields,
+)
 
 FORMAT = 2
 _PIECE_ITEMS = 1000
@@ -101,6 +113,8 @@ def _freeze_model(model: Model) -> list[Any]:
         ],
         list(model.starting.items()),
         list(model.pool_tokens.items()),
+        [(key, claim.slot, claim.blocks) for key, claim in model.claims.items()],
+        _freeze_lengths(model.lengths),
         model.cause,
         None if model.room is None else [model.room.id, model.room.slot],
         [getattr(model.service, name) for name in _SERVICE_FIELDS],
@@ -135,6 +149,10 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
     for item in parts["requests"]:
         request = _thaw_request(item)
         state.requests[request.id] = request
+        if request.stage == "running" and yields(request):
+            state.models[request.model].yielding[RANKS[request.tier]] += 1
+        if request.growing:
+            state.models[request.model].growing[request.id] = None
     state.ended = OrderedDict((key, Ended(*values)) for key, *values in parts["ended"])
     state.starts = OrderedDict(((model, slot), since) for model, slot, since in parts["starts"])
     state.heard = OrderedDict(((model, slot), heard) for model, slot, heard in parts["heard"])
@@ -148,7 +166,8 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
 
 
 def _thaw_model(item: list[Any]) -> Model:
-    profile_json, owner, replicas, starting, pools, cause, room, service, queue, batching = item
+    profile_json, owner, replicas, starting, pools, claims, lengths, *rest = item
+    cause, room, service, queue, batching = rest
     profile = decode(profile_json.encode())
     if not isinstance(profile, Profile):
         raise CodecError("a profile of the snapshot is another message")
@@ -160,6 +179,8 @@ def _thaw_model(item: list[Any]) -> Model:
     model.starting = dict(starting)
     model.pool_tokens = dict(pools)
     model.pool_tokens_max = max(model.pool_tokens.values(), default=0)
+    model.lengths = _thaw_lengths(lengths)
+    model.claims = {key: Claim(slot, blocks) for key, slot, blocks in claims}
     model.cause = cause
     model.room = None if room is None else Room(*room)
     model.service = Service(**dict(zip(_SERVICE_FIELDS, service, strict=True)))
@@ -169,9 +190,23 @@ def _thaw_model(item: list[Any]) -> Model:
     return model
 
 
+def _freeze_lengths(lengths: Lengths) -> list[Any]:
+    tenants = [(tenant, list(own.counts)) for tenant, own in lengths.tenants.items()]
+    return [list(lengths.overall.counts), tenants]
+
+
+def _thaw_lengths(item: list[Any]) -> Lengths:
+    overall, tenants = item
+    return Lengths(
+        Histogram(overall, sum(overall)),
+        OrderedDict((tenant, Histogram(counts, sum(counts))) for tenant, counts in tenants),
+    )
+
+
 def _thaw_request(item: list[Any]) -> Request:
     *values, waited_us = item
     named = dict(zip(_REQUEST_FIELDS, values, strict=True))
     named["mark"] = tuple(named["mark"])
+    named["used_us"] = tuple(named["used_us"])
     named["metadata"] = tuple((key, value) for key, value in named["metadata"])
     return Request(**named, waited_us=waited_us)

@@ -23,11 +23,12 @@ from schemas.facts import (
     WorkDone,
     WorkFault,
 )
-from schemas.policy import Policy, Tier, policy_digest
+from schemas.policy import TIERS, Policy, Tier, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler.accounts import Account
 from services.scheduler.batching import Batching, Forming
+from services.scheduler.lengths import Lengths
 from services.scheduler.queue import Queue
 
 CAUSE_INDEX: dict[Cause, int] = {cause: index for index, cause in enumerate(CAUSES)}
@@ -37,6 +38,8 @@ CAUSE_INDEX: dict[Cause, int] = {cause: index for index, cause in enumerate(CAUS
 STEP_BYTES_MAX = 4 * 1024 * 1024
 
 Stage = Literal["waiting", "running", "backoff"]
+LeaveCause = Literal["cancelled", "preempted"]
+RANKS: dict[Tier, int] = {tier: rank for rank, tier in enumerate(TIERS)}
 
 
 @dataclass(slots=True)
@@ -50,6 +53,18 @@ class Request:
         waited_us: by cause (index in CAUSES), over the waits that are over; less what had passed
             of the cause at the mark.
         attempt: of the last dispatch; 0 before the first. losses: attempts lost.
+        blocks: KV blocks that are reserved where it runs. blocks_full: the most it may need there.
+        number: of the last dispatch, among those to the same life of a replica.
+        starved: whether it was dispatched before a higher tier, past its cap: then it stays.
+        growing: whether it runs and has asked for more blocks.
+        leaving: why it was asked to leave, while it runs on.
+        preemptions: how often it left with its tokens kept.
+        output_tokens: generated so far, as far as is known; those of a lost attempt do not count.
+        kept_tokens: those that the next attempt goes on from. kept_offset: of the report that
+            holds them, or -1.
+        used_us: queued, prefill and decode time of the attempts whose tokens are kept.
+        first_token_us, ttft_us: of the first token, in its attempt and since the arrival, if an
+            attempt whose tokens are kept generated it.
         texts, longest_tokens: of an embedding request; 1 and all of it otherwise.
         batch: of a one-shot model, in which it rode last. batch_texts: of all that rode in it.
         cost, weight, quantum: what its tenant was charged for the run, and how that counts.
@@ -68,6 +83,7 @@ class Request:
     deadline_us: int | None
     body_digest: str
     metadata: Pairs
+    preemptible: bool
     stage: Stage
     since_us: int
     mark: tuple[int, ...]
@@ -79,11 +95,22 @@ class Request:
     slot: int = -1
     incarnation: str = ""
     blocks: int = 0
+    blocks_full: int = 0
+    growing: bool = False
     cost: int = 0
     weight: int = 1
     quantum: int = 1
     retry_at_us: int = 0
-    leaving: bool = False
+    leaving: LeaveCause | None = None
+    number: int = 0
+    starved: bool = False
+    preemptions: int = 0
+    output_tokens: int = 0
+    kept_tokens: int = 0
+    kept_offset: int = -1
+    used_us: tuple[int, int, int] = (0, 0, 0)
+    first_token_us: int | None = None
+    ttft_us: int | None = None
     texts: int = 1
     longest_tokens: int = 0
     batch: int | None = None
@@ -94,7 +121,10 @@ class Request:
 class Replica:
     """One ready or draining replica; `running` maps request ids to their reserved blocks.
 
-    `batches` maps the batches that it has to how many of their members still run.
+    Attributes:
+        dispatches: to this life of it, so far.
+        leaving_blocks, leaving: of those that run and were asked to leave.
+        batches: those that it has, with how many of their members still run.
     """
 
     slot: int
@@ -104,6 +134,9 @@ class Replica:
     max_batch: int
     draining: bool = False
     blocks_used: int = 0
+    dispatches: int = 0
+    leaving_blocks: int = 0
+    leaving: int = 0
     running: dict[str, int] = field(default_factory=dict[str, int])
     batches: dict[int, int] = field(default_factory=dict[int, int])
 
@@ -134,6 +167,14 @@ class Service:
 
 
 @dataclass(slots=True)
+class Claim:
+    """Room on a replica, `blocks` and a place, that others were asked to leave for one request."""
+
+    slot: int
+    blocks: int
+
+
+@dataclass(slots=True)
 class Model:
     """One model: its profile, its replicas in the order of their slots, and its queue.
 
@@ -141,6 +182,11 @@ class Model:
         starting: incarnations by slot whose cold start is under way.
         pool_tokens: KV tokens by slot of every replica that ever was ready: a request larger than
             all of them can never run. pool_tokens_max: the largest of them.
+        claims: by request id, of those that wait for room which others leave.
+        growing: ids of those that run and have asked for more blocks, and do not leave.
+        lengths: of the outputs so far.
+        yielding: by rank of their tier, how many run that may be asked to leave and were not
+            (see `yields`).
         cause: what holds the queue back, or None when nothing waits.
         accounts: by tenant. idle: those of them without a request, the longest idle first.
         room: KV that is kept for one request, or None.
@@ -154,6 +200,10 @@ class Model:
     pool_tokens: dict[int, int] = field(default_factory=dict[int, int])
     pool_tokens_max: int = 0
     queue: Queue = field(default_factory=Queue)
+    claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
+    growing: dict[str, None] = field(default_factory=dict[str, None])
+    lengths: Lengths = field(default_factory=Lengths)
+    yielding: list[int] = field(default_factory=lambda: [0] * len(TIERS))
     cause: Cause | None = None
     accounts: dict[str, Account] = field(default_factory=dict[str, Account])
     idle: "OrderedDict[str, None]" = field(default_factory=OrderedDict[str, None])
@@ -250,6 +300,11 @@ class State:
     touched: dict[str, None] = field(default_factory=dict[str, None])
     pending: deque[Pending] = field(default_factory=deque[Pending])
     step_bytes: int = 0
+
+
+def yields(request: Request) -> bool:
+    """Return whether a running request may be asked to leave for another, as far as it goes."""
+    return request.preemptible and not request.starved and request.leaving is None
 
 
 def cut_short(state: State) -> bool:

@@ -5,7 +5,7 @@ through these four, so that queue, account, causes and indexes stay in step.
 """
 
 from schemas import decisions as d
-from services.scheduler import gathering, starvation, waits
+from services.scheduler import gathering, running, starvation, waits
 from services.scheduler.accounts import RANK, Account
 from services.scheduler.state import Model, Request, State
 
@@ -108,15 +108,7 @@ def run(state: State, request: Request, decision: d.RequestDispatched) -> None:
         decision.weight,
         decision.quantum,
     )
-    request.stage = "running"
-    request.since_us = state.now_us
-    request.attempt = decision.attempt
-    request.slot = decision.slot
-    request.incarnation = decision.incarnation
-    request.blocks = decision.blocks
-    replica = model.replicas[decision.slot]
-    replica.running[request.id] = decision.blocks
-    replica.blocks_used += decision.blocks
+    running.begin(state, model, request, decision)
 
 
 def stop(state: State, request: Request, cost: int) -> None:
@@ -124,16 +116,8 @@ def stop(state: State, request: Request, cost: int) -> None:
 
     A lost attempt costs nothing: it is no fault of the tenant's, and the next one is charged.
     """
-    now_us = state.now_us
-    request.run_us += now_us - request.since_us
-    request.since_us = now_us
+    running.end(state, request)
     model = state.models[request.model]
-    replica = model.replicas.get(request.slot)
-    if replica is not None and replica.incarnation == request.incarnation:
-        replica.blocks_used -= replica.running.pop(request.id)
-        if request.batch in replica.batches:
-            gathering.run_ended(replica, request.batch)
-        state.touched[request.model] = None
     account = model.accounts[request.tenant]
     account.running -= 1
     if cost != request.cost:

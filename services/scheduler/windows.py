@@ -19,7 +19,9 @@ from schemas.decisions import Cause, TenantHeld
 from schemas.policy import TIERS, Policy, Tier
 from services.scheduler import order, quotas, tuning
 from services.scheduler.batching import Batching, Forming, service_us
-from services.scheduler.placement import Blocked, Fit, blocks_for, cause_without_room
+from services.scheduler.claims import blocks_for
+from services.scheduler.placement import Blocked, Fit, cause_without_room
+from services.scheduler.reservation import Reservation
 from services.scheduler.state import Model, Replica, Request, State
 
 _US_PER_MS = 1000
@@ -133,7 +135,8 @@ def next_member(state: State, forming: Forming) -> tuple[Model, Fit, BatchPlace]
     blocks = min(request.texts, forming.texts_max) * block
     place = BatchPlace(batch=forming.batch, size=forming.size)
     starved = forming.starved and len(forming.members) == forming.size
-    return model, Fit(request, replica, blocks, (), starved), place
+    reserved = Reservation(blocks, blocks, 0)
+    return model, Fit(request, replica, reserved, (), starved), place
 
 
 def over_every_pool(keys: Policy, model: Model, texts: int, longest_tokens: int) -> bool:

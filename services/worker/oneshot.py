@@ -115,6 +115,11 @@ class OneShotEngine:
         """As `cancel`; there are no tokens to keep."""
         return self._ask_to_leave(request_id, attempt, "preempted")
 
+    def grant(self, request_id: str, attempt: int, blocks: int) -> bool:
+        """Take more blocks for a request: one pass never needs more than it began with."""
+        del request_id, attempt, blocks
+        return False
+
     @property
     def has_work(self) -> bool:
         """Whether the next step would have anything to do or to report."""

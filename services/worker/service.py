@@ -6,6 +6,7 @@ by nothing else meanwhile, so heartbeats go out however long an iteration takes.
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -23,7 +24,8 @@ from schemas.facts import ReplicaDraining, ReplicaStarting, ReplicaStopped
 from schemas.ids import cell_of, replica_name
 from schemas.topics import TOKENS, WORKER_EVENTS, work_topic
 from services import bus
-from services.worker.engine import Engine, StepResult, Work, WorkKey
+from services.worker.commands import Command, dispatch_number, give_or_take, work_of
+from services.worker.engine import Engine, StepResult, WorkKey
 from services.worker.outbox import Outbox, Outgoing
 from services.worker.reports import Life, heartbeat, progressed, ready, reports_of, tokens_of
 
@@ -54,9 +56,6 @@ class Tally:
     last: StepResult = field(default_factory=StepResult)
 
 
-Command = messages.Work | messages.WorkLeave | messages.WorkerNotice
-
-
 class WorkerService:
     """One replica on the bus.
 
@@ -77,15 +76,21 @@ class WorkerService:
         self._inbox: list[Command] = []
         self._wake = asyncio.Event()
         self._draining = False
+        self._handed_over = False
         self._announced = False
         self._streamed: set[WorkKey] = set()
-        self._running: set[WorkKey] = set()
+        # What it has and has not reported the end of, with the dispatch numbers.
+        self._running: dict[WorkKey, int] = {}
+        self._read_number = 0
         self._tally = Tally()
         self._seen = (-1, -1)
         self._cell = 0
 
     def stop(self) -> None:
-        """Ask for an orderly end: finish what runs, take nothing more."""
+        """Ask for an orderly end: finish what runs, take nothing more.
+
+        What has not finished after DRAIN_S_MAX leaves with its tokens, for another replica.
+        """
         self._draining = True
         self._wake.set()
 
@@ -227,6 +232,10 @@ class WorkerService:
         that outlived its ledger, on the new one of which every seq is below what it has seen.
         """
         headers = dict(record.headers)
+        # Noted whether or not the rest can be read: of what was passed and is not held, the cell
+        # learns by the next heartbeat.
+        number = dispatch_number(headers.get(messages.HEADER_DISPATCH), self._life.incarnation)
+        self._read_number = max(self._read_number, number)
         try:
             message = decode(record.value)
             seen = (
@@ -251,6 +260,7 @@ class WorkerService:
         await asyncio.sleep(REJOIN_S)
         self._announced = False
         self._seen = (-1, -1)
+        self._read_number = 0
         old = self._life
         self._life = Life(old.model, old.slot, secrets.token_hex(8))
         self._inbox = [
@@ -275,43 +285,39 @@ class WorkerService:
                 if drain_by_s is None:
                     drain_by_s = time.monotonic() + DRAIN_S_MAX
                     self._report(WorkerReport(fact=ReplicaDraining(**self._life.who())))
-                if not engine.has_work or time.monotonic() > drain_by_s:
+                if not (engine.has_work or self._running) or self._handed_over:
                     return
+                if time.monotonic() > drain_by_s:
+                    self._hand_over(engine)
             if not engine.has_work:
-                await self._wake.wait()
+                await self._woken(1.0 if self._draining else None)
                 continue
             life = self._life
             result = await loop.run_in_executor(self._thread, engine.step)
             self._tell(life, result)
             self._tell_progress(life, engine)
 
+    async def _woken(self, seconds: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+
+    def _hand_over(self, engine: Engine) -> None:
+        """Let all that still runs leave with its tokens: another replica goes on from them."""
+        self._handed_over = True
+        for key in self._running:
+            engine.preempt(key.id, key.attempt)
+
     def _take_inbox(self) -> list[Command]:
         taken, self._inbox = self._inbox, []
         return taken
 
     def _apply(self, engine: Engine, command: Command) -> None:
-        if isinstance(command, messages.WorkLeave):
-            if command.cause == "cancelled":
-                engine.cancel(command.id, command.attempt)
-            else:
-                engine.preempt(command.id, command.attempt)
+        if isinstance(command, messages.WorkGrant | messages.WorkLeave):
+            give_or_take(engine, command)
         elif isinstance(command, messages.Work):
-            work = Work(
-                id=command.id,
-                attempt=command.attempt,
-                max_output_tokens=command.max_output_tokens,
-                reserved_blocks=command.blocks,
-                prompt=command.prompt,
-                messages=command.messages,
-                temperature=command.temperature,
-                seed=command.seed,
-                stream=command.stream,
-                prompt_tokens=command.prompt_tokens,
-                texts=command.texts,
-                batch=None if command.batch is None else (command.batch.batch, command.batch.size),
-            )
+            work = work_of(command)
             engine.add(work)
-            self._running.add(work.key)
+            self._running[work.key] = command.number
             if command.stream:
                 self._streamed.add(work.key)
 
@@ -323,7 +329,7 @@ class WorkerService:
         for report in reports_of(life, result):
             self._report(report)
         for gone in (*result.finished, *result.left, *result.failed):
-            self._running.discard(gone.key)
+            self._running.pop(gone.key, None)
             self._streamed.discard(gone.key)
         self._tally.last = result
         self._tally.output_tokens += result.decode_tokens
@@ -335,8 +341,20 @@ class WorkerService:
             await asyncio.sleep(HEARTBEAT_S)
             # A life that has not said ready yet is a stranger to the cell.
             if self._announced and self._outbox.backlog <= BACKLOG_MAX:
-                told = self._tally.output_tokens
-                self._report(heartbeat(self._life, self._tally.last, len(self._running), told))
+                self._report(
+                    heartbeat(
+                        self._life,
+                        self._tally.last,
+                        self._tally.output_tokens,
+                        read=self._read_number,
+                        held=self._held(),
+                    )
+                )
+
+    def _held(self) -> list[int]:
+        """Return the dispatch numbers of all work that was read and has not been reported over."""
+        waiting = [item.number for item in self._inbox if isinstance(item, messages.Work)]
+        return [*self._running.values(), *waiting]
 
     def _tell_progress(self, life: Life, engine: Engine) -> None:
         """Report how far the running requests are, a few times a second, between iterations."""

@@ -25,7 +25,14 @@ def eventful_world() -> World:
     die: list[str] = []
     held_back = Override(tenant="tenant-1", key="quota_running_requests", value=1)
     policy = Policy(
-        name="golden", queued_requests_max=30, room_kept_after_pct=1, overrides=(held_back,)
+        name="golden",
+        queued_requests_max=30,
+        room_kept_after_pct=1,
+        reservation="quantile",
+        reservation_quantile_pct=50,
+        reservation_samples_min=4,
+        reservation_growth_blocks=1,
+        overrides=(held_back,),
     )
     # Of three cells, "m" belongs to 2 and "other" to 1.
     world = World(seed=3, policy=policy, cell=2, cells=3, kill=lambda: die.pop() if die else None)
@@ -142,6 +149,7 @@ def preempt_one(world: World) -> None:
     for replica in world.replicas.values():
         for item in list(replica.running.values())[:1]:
             del replica.running[item.id]
+            world.kept[item.id] = item.tokens
             departure = f.WorkDeparture(
                 id=item.id, attempt=item.attempt, cause="preempted", usage=item.usage(10 * MS)
             )

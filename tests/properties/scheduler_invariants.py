@@ -12,7 +12,9 @@ from schemas import facts as f
 from schemas.codec import encode_decisions
 from schemas.decisions import CAUSES, Decision
 from schemas.facts import Fact
-from schemas.policy import Policy
+from schemas.policy import TIERS, Policy
+from schemas.room import Preemption
+from services.scheduler import reservation
 from services.scheduler.decide import decide
 from services.scheduler.evolve import evolve
 from services.scheduler.order import is_open
@@ -89,12 +91,27 @@ class Watched:
             self._check_end(fact, decision)
         elif isinstance(decision, d.AttemptLost):
             request = self.state.requests[decision.id]
-            lost = decision.losses - request.losses
             attempts_max = self._settings(request).attempts_max
-            assert lost == 0 or (lost == 1 and decision.losses < attempts_max)
+            assert decision.losses == request.losses + 1 < attempts_max
             assert request.stage == "running"
             assert request.attempt == decision.attempt
-            assert not request.leaving, "a cancelled request would be tried again"
+            assert request.leaving != "cancelled", "a cancelled request would be tried again"
+        elif isinstance(decision, d.ReservationGrown):
+            request = self.state.requests[decision.id]
+            assert request.stage == "running"
+            assert decision.blocks_before == request.blocks < decision.blocks
+            assert decision.blocks <= request.blocks_full
+            assert decision.blocks - decision.blocks_before <= decision.blocks_free
+        elif isinstance(decision, d.RequestPreempted):
+            request = self.state.requests[decision.id]
+            assert request.stage == "running"
+            assert decision.output_tokens >= request.kept_tokens
+            assert decision.preemptions == request.preemptions + 1
+        elif isinstance(decision, d.LeaveAsked) and decision.preemption is not None:
+            if self.state.requests[decision.preemption.for_id].stage == "running":
+                self._check_growth(decision, decision.preemption)
+            else:
+                self._check_preemption(decision, decision.preemption)
 
     def _settings(self, request: Request) -> Policy:
         return self.state.settings.at(request.model, request.tier, request.tenant)
@@ -113,8 +130,64 @@ class Watched:
         if decision.batch is not None:
             return
         tokens = decision.prompt_tokens + decision.max_output_tokens
-        assert (decision.blocks - 1) * replica.block_tokens < tokens
-        assert tokens <= decision.blocks * replica.block_tokens
+        assert (decision.blocks_full - 1) * replica.block_tokens < tokens
+        assert tokens <= decision.blocks_full * replica.block_tokens
+        assert decision.blocks <= decision.blocks_full <= replica.kv_blocks
+        begins = decision.prompt_tokens + decision.resume_tokens + 1
+        assert begins <= decision.blocks * replica.block_tokens or decision.blocks == (
+            decision.blocks_full
+        )
+        assert decision.blocks <= decision.blocks_free
+        limits = self.state.settings.at(request.model, request.tier, request.tenant)
+        if limits.reservation == "full" or not request.preemptible:
+            assert decision.blocks == decision.blocks_full
+
+    def _check_growth(self, decision: d.LeaveAsked, why: Preemption) -> None:
+        """Check that nobody leaves for one that is younger or of a lower tier."""
+        victim, asking = self.state.requests[decision.id], self.state.requests[why.for_id]
+        assert asking.growing
+        assert victim.stage == "running"
+        assert victim.leaving is None
+        assert (victim.slot, victim.model) == (asking.slot, asking.model)
+        key = (TIERS.index(victim.tier), victim.order)
+        assert key >= (TIERS.index(asking.tier), asking.order)
+
+    def _check_preemption(self, decision: d.LeaveAsked, why: Preemption) -> None:
+        """Check that the right one leaves, that it must, and that it is not in vain."""
+        victim, head = self.state.requests[decision.id], self.state.requests[why.for_id]
+        assert victim.stage == "running"
+        assert victim.leaving is None
+        assert victim.preemptible
+        assert TIERS.index(victim.tier) > TIERS.index(head.tier)
+        limits = self.state.settings.at(victim.model, victim.tier, victim.tenant)
+        assert victim.preemptions < limits.preemptions_max
+        replica = self.state.models[decision.model].replicas[decision.slot]
+        assert head.stage == "waiting"
+        assert not replica.draining
+        free = replica.kv_blocks - sum(replica.running.values())
+        leaving = [
+            self.state.requests[key].blocks
+            for key in replica.running
+            if self.state.requests[key].leaving is not None
+        ]
+        claimed = [
+            claim.blocks
+            for key, claim in self.state.models[decision.model].claims.items()
+            if claim.slot == decision.slot
+            and key != head.id
+            and TIERS.index(self.state.requests[key].tier) <= TIERS.index(head.tier)
+        ]
+        places = replica.max_batch - len(replica.running) + len(leaving) - len(claimed)
+        blocks = free + sum(leaving) - sum(claimed)
+        assert places < 1 or blocks < why.blocks_needed, "enough leave already"
+        lower = [
+            self.state.requests[key].blocks
+            for key in replica.running
+            if TIERS.index(self.state.requests[key].tier) > TIERS.index(head.tier)
+            and self.state.requests[key].leaving is None
+        ]
+        assert places + len(lower) >= 1
+        assert blocks + sum(lower) >= why.blocks_needed, "it would leave in vain"
 
     def _check_end(self, fact: Fact, decision: d.RequestEnded) -> None:
         if decision.id in self.accepted:
@@ -152,8 +225,37 @@ def check_memory(state: State) -> None:
                 assert batched or len(replica.running) <= replica.max_batch
             else:
                 check_batches(state, replica)
+            leaving = [
+                blocks
+                for key, blocks in replica.running.items()
+                if state.requests[key].leaving is not None
+            ]
+            assert (replica.leaving, replica.leaving_blocks) == (len(leaving), sum(leaving))
         assert list(model.replicas) == sorted(model.replicas)
         assert model.pool_tokens_max == max(model.pool_tokens.values(), default=0)
+        assert sorted(model.growing) == sorted(
+            x.id for x in state.requests.values() if x.growing and x.model == model.profile.model
+        )
+        for request_id in model.growing:
+            growing = state.requests[request_id]
+            assert growing.stage == "running"
+            assert growing.leaving is None
+            assert growing.blocks < growing.blocks_full
+        for request_id, claim in model.claims.items():
+            assert state.requests[request_id].stage == "waiting"
+            assert not model.replicas[claim.slot].draining
+        running = [
+            request
+            for request in state.requests.values()
+            if request.model == model.profile.model and request.stage == "running"
+        ]
+        assert model.yielding == [
+            sum(
+                x.preemptible and not x.starved and x.leaving is None and x.tier == tier
+                for x in running
+            )
+            for tier in TIERS
+        ]
         _check_queue(state, model)
     _check_heaps(state)
     starts = [
@@ -261,15 +363,19 @@ def _check_heaps(state: State) -> None:
 
 
 def _check_nothing_fits(state: State, model: Model) -> None:
-    """Check by trying all that no dispatch was left out."""
+    """Check by trying all that no dispatch was left out, but where room is kept for another."""
     look_ahead = state.settings.at(model.profile.model).look_ahead_requests
     for request_id in model.queue.first(look_ahead):
         request = state.requests[request_id]
-        tokens = request.prompt_tokens + request.max_output_tokens
         for replica in model.replicas.values():
             if replica.draining or len(replica.running) >= replica.max_batch:
                 continue
+            if any(claim.slot == replica.slot for claim in model.claims.values()):
+                continue
             if not is_open(state, model, request, replica):
                 continue
+            reserved = reservation.of(state, model, request, replica)
+            if reserved.full > replica.kv_blocks:
+                continue
             free = replica.kv_blocks - sum(replica.running.values())
-            assert free * replica.block_tokens < tokens, f"{request_id} would fit"
+            assert free < reserved.blocks, f"{request_id} would fit"

@@ -29,6 +29,12 @@ class CoreMachine(WorkerRules):
         )
         for model in MODELS[:2]:
             self.tell(f.ProfileSet(at_us=self.clock_us, profile=profile(model)))
+            policy = Policy(
+                reservation="quantile", reservation_samples_min=1, reservation_growth_blocks=1
+            )
+            self.tell(
+                f.PolicyActivated(at_us=self.clock_us, policy=policy, who="w", why="at first")
+            )
             self.tell(self.ready_fact(model, 0, "L1", 12, 2, 16))
 
     # Producers
@@ -83,9 +89,12 @@ class CoreMachine(WorkerRules):
         count=st.integers(2, 8),
         model=st.sampled_from(MODELS[:2]),
         size=st.integers(1, 60),
+        tier=st.sampled_from((None, *TIERS)),
         pause_ms=pauses_ms,
     )
-    def burst_arrives(self, count: int, model: str, size: int, pause_ms: int) -> None:
+    def burst_arrives(
+        self, count: int, model: str, size: int, pause_ms: int, tier: Any = None
+    ) -> None:
         at_us = self.after(pause_ms)
         for number in range(count):
             self.tell(
@@ -94,6 +103,7 @@ class CoreMachine(WorkerRules):
                     id=f"burst-{len(self.core.entries)}",
                     model=model,
                     tenant="xyz"[number % 3],
+                    tier=tier,
                     arrived_us=at_us,
                     offset=3,
                     prompt_tokens=size,
@@ -175,6 +185,10 @@ class CoreMachine(WorkerRules):
         attempts_max=st.sampled_from((3, 3, 4, 2, 1)),
         backoff=st.sampled_from(((100, 200, 400), (1,), (3000, 1))),
         lost_ms=st.sampled_from((3000, 3000, 500, 1)),
+        preemptible=st.sampled_from((True, True, True, False)),
+        preemptions_max=st.sampled_from((0, 1, 2, 1000)),
+        reservation=st.sampled_from(("full", "quantile", "quantile")),
+        samples_min=st.sampled_from((1, 2, 5)),
         cap_ms=st.sampled_from((5000, 100, 7, 1)),
         quantum=st.sampled_from((64, 1, 1000)),
         weight=st.integers(1, 3),
@@ -199,6 +213,10 @@ class CoreMachine(WorkerRules):
         *,
         hopeless: bool,
         start_ms: int,
+        preemptible: bool,
+        preemptions_max: int,
+        reservation: Any,
+        samples_min: int,
         pause_ms: int,
     ) -> None:
         # Tenant "x" weighs more, has quotas, and batch work of "m" starves sooner.
@@ -227,6 +245,13 @@ class CoreMachine(WorkerRules):
             attempts_max=attempts_max,
             retry_backoff_ms=backoff,
             replica_lost_ms=lost_ms,
+            preemptible=preemptible,
+            preemptions_max=preemptions_max,
+            reservation=reservation,
+            reservation_samples_min=samples_min,
+            reservation_samples_max=8,
+            reservation_growth_blocks=1,
+            reservation_tenants_max=2,
             default_output_tokens_max=40,
         )
         at_us = self.after(pause_ms)

@@ -38,6 +38,7 @@ PROFILE = Profile(
 )
 
 DecisionId = tuple[int, int]
+ForReplica = d.RequestDispatched | d.ReservationGrown | d.LeaveAsked | d.ReplicaTurnedAway
 KILLS = ("before the append", "after the append", "amid the effects")
 
 
@@ -48,6 +49,8 @@ class World:
     Attributes:
         inputs: the merged input topics; the place in the list is the offset.
         tokens_of: how many tokens a request's answer has; its limit when it is not named.
+        generated: how many tokens were generated for each request, by all attempts.
+        kept: how many of them the attempt that was preempted last left on record.
         published: what readers saw, each decision once; `seen` counts every copy that was sent.
         kill: returns where the owner dies in this poll, or None.
     """
@@ -67,6 +70,8 @@ class World:
         default_factory=dict[str, list[d.RequestEnded]]
     )
     started: Counter[str] = field(default_factory=Counter[str])
+    generated: Counter[str] = field(default_factory=Counter[str])
+    kept: dict[str, int] = field(default_factory=dict[str, int])
     tokens_of: dict[str, int] = field(default_factory=dict[str, int])
     replicas: dict[int, Replica] = field(default_factory=dict[int, Replica])
     kills: int = 0
@@ -287,10 +292,10 @@ class World:
             self.published[decision_id] = decision
             if isinstance(decision, d.RequestEnded):
                 self.outcomes.setdefault(decision.id, []).append(decision)
-            elif isinstance(decision, d.RequestDispatched | d.LeaveAsked | d.ReplicaTurnedAway):
+            elif isinstance(decision, ForReplica):
                 self.after(BUS_US, lambda decision=decision: self._deliver(decision))
 
-    def _deliver(self, decision: d.RequestDispatched | d.LeaveAsked | d.ReplicaTurnedAway) -> None:
+    def _deliver(self, decision: ForReplica) -> None:
         replica = self.replicas.get(decision.slot)
         if replica is not None and replica.alive:
             replica.read(decision)
