@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from schemas.batch import BatchControl, BatchHold, BatchItems, BatchJob, BatchStatus
 from schemas.bus import (
     DeadLetter,
     DepthSignal,
@@ -46,6 +47,11 @@ BusMessage = (
     | DepthSignal
     | DeviceSample
     | SnapshotChunk
+    | BatchJob
+    | BatchItems
+    | BatchControl
+    | BatchStatus
+    | BatchHold
     | Policy
     | Profile
 )

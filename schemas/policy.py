@@ -184,6 +184,117 @@ class Policy:
         ),
     ] = 3_000
 
+    # Offline jobs beside online work
+    offline_idle_ms: Annotated[
+        int,
+        tunable(
+            "How long there must have been no online request before offline work may take all.",
+            unit="ms",
+            origin=_OWN,
+            scope=PER_MODEL,
+            ge=0,
+            le=DAY_MS,
+        ),
+    ] = 500
+    offline_kv_margin_pct: Annotated[
+        int,
+        tunable(
+            "Share of the KV pools that offline work leaves free while there is online work.",
+            unit="%",
+            origin=_OWN,
+            scope=PER_MODEL,
+            ge=0,
+            le=100,
+        ),
+    ] = 25
+    offline_slots_margin_pct: Annotated[
+        int,
+        tunable(
+            "Share of the batch slots that offline work leaves free while there is online work.",
+            unit="%",
+            origin=_OWN,
+            scope=PER_MODEL,
+            ge=0,
+            le=100,
+        ),
+    ] = 25
+    offline_inflight_max: Annotated[
+        int,
+        tunable(
+            "Items of a model's jobs that are requests at once, at most.",
+            unit="items",
+            origin=_OWN,
+            scope=PER_MODEL,
+            ge=1,
+            le=100_000,
+        ),
+    ] = 256
+    offline_release_max: Annotated[
+        int,
+        tunable(
+            "Items that become requests by one decision, at most; then the next job has its turn.",
+            unit="items",
+            origin=_OWN,
+            scope=PER_MODEL,
+            ge=1,
+            le=1_000,
+        ),
+    ] = 64
+    offline_window_items: Annotated[
+        int,
+        tunable(
+            "How far a job's releases may be ahead of its oldest item that has not ended.",
+            unit="items",
+            origin="bounds what a reader of the results holds back to give them in order",
+            scope=PER_MODEL,
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 2_048
+    offline_jobs_max: Annotated[
+        int,
+        tunable(
+            "Jobs that a cell remembers; ended ones make room, the oldest first.",
+            unit="jobs",
+            origin="about 1 kB of memory each",
+            ge=1,
+            le=100_000,
+        ),
+    ] = 1_000
+    offline_job_items_max: Annotated[
+        int,
+        tunable(
+            "Items of one job, at most.",
+            unit="items",
+            origin=_OWN,
+            scope=PER_MODEL,
+            ge=1,
+            le=10_000_000,
+        ),
+    ] = 1_000_000
+    offline_job_chunks_max: Annotated[
+        int,
+        tunable(
+            "Records with items of one job that are remembered until they are released, at most.",
+            unit="records",
+            origin="about 150 bytes of memory each",
+            scope=PER_MODEL,
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 20_000
+    offline_report_pct: Annotated[
+        int,
+        tunable(
+            "Share of a job's items that may end before its progress is published again.",
+            unit="%",
+            origin=_OWN,
+            scope=PER_MODEL,
+            ge=0,
+            le=100,
+        ),
+    ] = 1
+
     # The owner shell
     append_entries_max: Annotated[
         int,

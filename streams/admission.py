@@ -26,8 +26,9 @@ from schemas.ids import Source
 from schemas.policy import Policy
 from schemas.profile import Profile
 from schemas.requests import Cancel, InferenceRequest
-from schemas.topics import CONFIG, REQUESTS, WORKER_EVENTS
+from schemas.topics import BATCH_JOBS, CONFIG, REQUESTS, WORKER_EVENTS
 from services.bus import Record
+from streams import batches
 
 CountTokens = Callable[[InferenceRequest], int]
 CREATE_TIME = 0
@@ -66,8 +67,12 @@ class Edge:
         """Return the record's fact, or None for a config tombstone, which asks for nothing."""
         if record.topic == CONFIG and record.value is None:
             return None
-        read = self._request if record.topic == REQUESTS else self._message
-        fact, payload = read(record, at_us)
+        if record.topic == BATCH_JOBS:
+            fact, payload = self._job(record, at_us), None
+        elif record.topic == REQUESTS:
+            fact, payload = self._request(record, at_us)
+        else:
+            fact, payload = self._message(record, at_us)
         source = (record.topic, record.partition, record.offset)
         return Read(fact, source, record.value, payload)
 
@@ -144,6 +149,10 @@ class Edge:
         if known is None or known[0] is not profile:
             known = self._counters[asked.model] = (profile, self._counter_of(profile))
         return known[1](asked)
+
+    def _job(self, record: Record, at_us: int) -> Fact:
+        found = batches.read_record(record, at_us, batches.sent_on_by(record, self._cells))
+        return unreadable(record, at_us, found) if isinstance(found, str) else found
 
     def _message(self, record: Record, at_us: int) -> tuple[Fact, messages.WorkerReport | None]:
         try:

@@ -14,7 +14,7 @@ from schemas.facts import Fact
 from schemas.ids import cell_of
 from schemas.policy import policy_digest
 from schemas.policy_scope import Settings
-from services.scheduler import due
+from services.scheduler import due, offline_memory
 from services.scheduler.hearing import current, hear, time_passed
 from services.scheduler.state import (
     CAUSE_INDEX,
@@ -174,11 +174,13 @@ def _queued(state: State, decision: d.RequestQueued) -> None:
         since_us=state.now_us,
         mark=(),
         waited_us=waited,
+        of_job=offline_memory.of_job(state, decision.id),
     )
     state.next_order += 1
     state.requests[request.id] = request
     due.add_deadline(state, request)
     model.queue.add(request.tier, request.tenant, request.id, request.order)
+    offline_memory.accepted(state, model, request)
     _begin_wait(state, model, request)
 
 
@@ -206,6 +208,8 @@ def _dispatched(state: State, decision: d.RequestDispatched) -> None:
     request.slot = decision.slot
     request.incarnation = decision.incarnation
     request.blocks = decision.blocks
+    if request.of_job:
+        model.offline.running += 1
     replica = model.replicas[decision.slot]
     replica.running[request.id] = decision.blocks
     replica.blocks_used += decision.blocks
@@ -297,6 +301,7 @@ def _request_ended(state: State, decision: d.RequestEnded) -> None:
             _end_wait(state, model, request)
         state.touched[request.model] = None
         due.drop_dead(state)
+    offline_memory.ended(state, decision.id, decision.outcome, request)
     state.ended[decision.id] = Ended(decision.keep_until_us, decision.body_digest)
     metadata_chars = sum(len(name) + len(value) for name, value in decision.metadata)
     state.step_bytes += _METADATA_CHAR_BYTES * metadata_chars
@@ -305,10 +310,14 @@ def _request_ended(state: State, decision: d.RequestEnded) -> None:
 def _begin_wait(state: State, model: Model, request: Request) -> None:
     _settle_cause(model, state.now_us)
     request.mark = tuple(model.cause_totals_us)
+    if request.of_job:
+        model.offline.queued += 1
     state.touched[request.model] = None
 
 
 def _end_wait(state: State, model: Model, request: Request) -> None:
+    if request.of_job:
+        model.offline.queued -= 1
     model.queue.remove(request.tier, request.tenant, request.id, request.order)
     if not model.queue.waiting:
         _settle_cause(model, state.now_us)
@@ -316,6 +325,8 @@ def _end_wait(state: State, model: Model, request: Request) -> None:
 
 
 def _end_run(state: State, request: Request) -> None:
+    if request.of_job:
+        state.models[request.model].offline.running -= 1
     request.run_us += state.now_us - request.since_us
     request.since_us = state.now_us
     replica = state.models[request.model].replicas.get(request.slot)
@@ -363,4 +374,5 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.ReplicaLost: _replica_lost,
     d.ReplicaTurnedAway: _turned_away,
     d.RequestEnded: _request_ended,
+    **offline_memory.REMEMBER,
 }

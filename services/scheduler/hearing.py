@@ -25,6 +25,7 @@ def time_passed(state: State, at_us: int) -> None:
         del ended[request_id]
     if not cut_short(state):
         state.touched.clear()
+        state.jobs.moved.clear()
     state.step_bytes = 0
 
 

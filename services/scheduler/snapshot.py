@@ -17,6 +17,7 @@ from schemas.policy import TIERS, Policy, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler import due
+from services.scheduler.jobs import freeze_jobs, freeze_offline, thaw_jobs, thaw_offline
 from services.scheduler.queue import Lane, Queue
 from services.scheduler.state import Ended, Model, Replica, Request, State
 
@@ -52,6 +53,7 @@ def freeze(state: State) -> Frozen:
             [(key, item.keep_until_us, item.body_digest) for key, item in state.ended.items()],
         ),
         ("heard", [(*key, heard_us) for key, heard_us in state.heard.items()]),
+        ("jobs", freeze_jobs(state.jobs)),
     ]
 
 
@@ -109,6 +111,7 @@ def _freeze_model(model: Model) -> list[Any]:
             ]
             for tier in TIERS
         ],
+        freeze_offline(model.offline),
     ]
 
 
@@ -133,12 +136,13 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
         state.requests[request.id] = request
     state.ended = OrderedDict((key, Ended(keep, body)) for key, keep, body in parts["ended"])
     state.heard = OrderedDict(((model, slot), heard) for model, slot, heard in parts["heard"])
+    state.jobs = thaw_jobs(parts["jobs"])
     due.rebuild(state)
     return state
 
 
 def _thaw_model(item: list[Any]) -> Model:
-    profile_json, owner, replicas, starting, pools, cause, since_us, totals_us, tiers = item
+    profile_json, owner, replicas, starting, pools, *blocking, tiers, offline = item
     profile = decode(profile_json.encode())
     if not isinstance(profile, Profile):
         raise CodecError("a profile of the snapshot is another message")
@@ -150,8 +154,9 @@ def _thaw_model(item: list[Any]) -> Model:
     model.starting = dict(starting)
     model.pool_tokens = dict(pools)
     model.pool_tokens_max = max(model.pool_tokens.values(), default=0)
-    model.cause, model.cause_since_us, model.cause_totals_us = cause, since_us, totals_us
+    model.cause, model.cause_since_us, model.cause_totals_us = blocking
     model.queue = _thaw_queue(tiers)
+    model.offline = thaw_offline(offline)
     return model
 
 

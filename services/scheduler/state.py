@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Literal
 
+from schemas.batch_facts import JobFact
 from schemas.decisions import CAUSES, Cause
 from schemas.facts import (
     CancelAsked,
@@ -26,6 +27,7 @@ from schemas.facts import (
 from schemas.policy import Policy, Tier, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
+from services.scheduler.jobs import Jobs, Offline
 from services.scheduler.queue import Queue
 
 CAUSE_INDEX: dict[Cause, int] = {cause: index for index, cause in enumerate(CAUSES)}
@@ -47,6 +49,7 @@ class Request:
         mark: the model's cause totals when this wait began; the wait's causes are the difference.
         waited_us: by cause (index in CAUSES), over the waits that are over.
         attempt: of the last dispatch; 0 before the first. losses: attempts lost.
+        of_job: whether it is an item of an offline job.
     """
 
     id: str
@@ -73,6 +76,7 @@ class Request:
     blocks: int = 0
     retry_at_us: int = 0
     leaving: bool = False
+    of_job: bool = False
 
 
 @dataclass(slots=True)
@@ -111,6 +115,7 @@ class Model:
     cause: Cause | None = None
     cause_since_us: int = 0
     cause_totals_us: list[int] = field(default_factory=lambda: [0] * len(CAUSES))
+    offline: Offline = field(default_factory=Offline)
 
 
 @dataclass(slots=True)
@@ -137,6 +142,7 @@ Pending = (
     | RequestRefused
     | CancelAsked
     | MessageUnreadable
+    | JobFact
     | ReplicaReady
     | ReplicaHeartbeat
     | ReplicaStopped
@@ -181,6 +187,7 @@ class State:
     heard: "OrderedDict[tuple[str, int], int]" = field(
         default_factory=OrderedDict[tuple[str, int], int],
     )
+    jobs: Jobs = field(default_factory=Jobs)
     touched: dict[str, None] = field(default_factory=dict[str, None])
     pending: deque[Pending] = field(default_factory=deque[Pending])
     step_bytes: int = 0
