@@ -60,7 +60,11 @@ Waits = tuple[tuple[Cause, int], ...]
 
 @message
 class RequestQueued:
-    """A request was accepted and waits; `ahead` requests of the same model waited already."""
+    """A request was accepted and waits; `ahead` requests of the same model waited already.
+
+    `preemptible`: whether it may be asked to leave a replica, for one of a higher tier or when
+    KV runs out.
+    """
 
     kind: Literal["request-queued.v1"] = "request-queued.v1"
     id: str
@@ -71,6 +75,7 @@ class RequestQueued:
     max_output_tokens: int
     deadline_us: int | None
     ahead: int
+    preemptible: bool
 
 
 @message
@@ -159,6 +164,9 @@ class RequestDispatched:
         blocks_free: on the replica, before this one.
         offset: where in headway.requests the payload lies.
         seed: of the sampling; the same in every attempt.
+        number: counts the dispatches to this life of the replica, from 1.
+        resume_tokens: tokens that an earlier attempt generated and this one goes on from.
+        resume_offset: of the report in headway.worker.events that holds them, or -1.
     """
 
     kind: Literal["request-dispatched.v1"] = "request-dispatched.v1"
@@ -179,6 +187,9 @@ class RequestDispatched:
     max_output_tokens: int
     prompt_tokens: int
     seed: int
+    number: int
+    resume_tokens: int
+    resume_offset: int
 
 
 @message
@@ -186,7 +197,7 @@ class AttemptLost:
     """The replica that ran an attempt is gone, or could not run it; the request is tried again.
 
     Attributes:
-        losses: attempts lost so far, this one included; a preempted one is not a loss.
+        losses: attempts lost so far, this one included.
         retry_at_us: when it joins the queue again, ahead of younger ones.
     """
 
@@ -212,8 +223,62 @@ class RequestReturned:
 
 
 @message
+class RequestPreempted:
+    """An attempt left its replica with its tokens kept: the request waits again. It is no loss.
+
+    It stands ahead of younger ones of its lane, and its next attempt goes on where this one ended.
+
+    Attributes:
+        output_tokens: generated so far, over all attempts.
+        output_offset: of the report in headway.worker.events that holds them, or -1 if none.
+        preemptions: how often it has left so far, this time included.
+    """
+
+    kind: Literal["request-preempted.v1"] = "request-preempted.v1"
+    id: str
+    model: str
+    attempt: int
+    slot: int
+    output_tokens: int
+    output_offset: int
+    preemptions: int
+
+
+@message
+class Preemption:
+    """For whom a request is asked to leave, and the numbers that were compared.
+
+    Attributes:
+        for_id, for_tier: the request that lacks room.
+        lacks: what it lacks on the replica, `blocks_needed` of KV or a place in the batch, with
+            `blocks_free` and `slots_free` there now.
+        tier, blocks, tokens_lost: of the one that leaves; its prompt and its tokens so far must be
+            computed again.
+        preemptions: how often it has left before.
+        candidates: how many could have been asked on that replica, this one included.
+        leaving: how many must leave in all, this one included.
+    """
+
+    for_id: str
+    for_tier: Tier
+    lacks: Literal["kv", "slots"]
+    blocks_needed: int
+    blocks_free: int
+    slots_free: int
+    tier: Tier
+    blocks: int
+    tokens_lost: int
+    preemptions: int
+    candidates: int
+    leaving: int
+
+
+@message
 class LeaveAsked:
-    """A running attempt is asked to leave after its current iteration."""
+    """A running attempt is asked to leave after its current iteration.
+
+    `preemption` says for whom, when the cause is preempted; else it is None.
+    """
 
     kind: Literal["leave-asked.v1"] = "leave-asked.v1"
     id: str
@@ -222,6 +287,7 @@ class LeaveAsked:
     incarnation: str
     attempt: int
     cause: Literal["cancelled", "preempted"]
+    preemption: Preemption | None
 
 
 @message
@@ -272,9 +338,11 @@ class RequestEnded:
     Attributes:
         detail: a sentence with the numbers compared.
         wait_us: all time in which no replica had it; `waits` are its causes and add up to it.
-        run_us: all time in which a replica had it, lost attempts included.
+        run_us: all time in which a replica had it, lost and preempted attempts included.
         ttft_us: arrival to first token, or None if there was none: wait and lost runs, then the
-            worker's own time to the first token.
+            worker's own time to the first token. Tokens of a preempted attempt count, as they
+            are kept.
+        usage: of the last attempt, with those before it whose tokens were kept.
         e2e_us: arrival to this decision; wait_us + run_us.
         request_offset: of the payload in headway.requests. output_offset: of the output in
             headway.worker.events, or -1.
@@ -319,6 +387,7 @@ Decision = (
     | RequestDispatched
     | AttemptLost
     | RequestReturned
+    | RequestPreempted
     | LeaveAsked
     | ReplicaAdmitted
     | ReplicaLost

@@ -175,7 +175,14 @@ class ReplicaReady:
 
 @message
 class ReplicaHeartbeat:
-    """A replica lives. Counts are its own, for people; the ledger's are the truth."""
+    """A replica lives. Counts are its own, for people; the ledger's are the truth.
+
+    Attributes:
+        read: the highest dispatch number that it has read of those to this life of it.
+        held: the numbers of those that it has and has not reported the end of, ascending. What
+            was dispatched up to `read` and is neither held nor reported never reached its engine.
+            None from a worker that does not tell.
+    """
 
     kind: Literal["replica-heartbeat.v1"] = "replica-heartbeat.v1"
     at_us: int = 0
@@ -185,6 +192,8 @@ class ReplicaHeartbeat:
     running: Number
     kv_blocks_used: Number
     output_tokens: Number
+    read: Number = 0
+    held: tuple[Number, ...] | None = None
 
 
 @message

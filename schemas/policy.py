@@ -132,6 +132,29 @@ class Policy:
         ),
     ] = 50_000
 
+    # Preemption
+    preemptible: Annotated[
+        bool,
+        tunable(
+            "Whether a running request may be asked to leave, for one of a higher tier or when KV"
+            " runs out; it is marked when it is accepted.",
+            unit="",
+            origin=_OWN,
+            scope=PER_TENANT,
+        ),
+    ] = True
+    preemptions_max: Annotated[
+        int,
+        tunable(
+            "How often one request may be asked to leave before it stays to its end.",
+            unit="times",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=0,
+            le=1_000,
+        ),
+    ] = 3
+
     # The same request again, and lost attempts
     dedupe_window_ms: Annotated[
         int,

@@ -180,6 +180,9 @@ def _report(record: Record, report: messages.WorkerReport, at_us: int) -> Fact:
     if len(report.texts) != len(fact.items):
         reason = f"{len(fact.items)} items came with {len(report.texts)} texts"
         return unreadable(record, at_us, reason)
+    if report.tokens and len(report.tokens) != len(fact.items):
+        reason = f"{len(fact.items)} items came with the tokens of {len(report.tokens)}"
+        return unreadable(record, at_us, reason)
     return replace(fact, at_us=at_us, offset=record.offset)
 
 
@@ -188,7 +191,7 @@ def _fact_bytes(record: Record, message: BusMessage) -> int:
     whole = len(record.value or b"")
     if whole <= FACT_BYTES_MAX or not isinstance(message, messages.WorkerReport):
         return whole
-    return len(encode(replace(message, texts=())))
+    return len(encode(replace(message, texts=(), tokens=())))
 
 
 def unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:

@@ -16,12 +16,19 @@ from services.scheduler.state import State
 Stage = Literal["waiting", "running", "backoff"]
 
 # The stage that a request is in after each decision that moves it.
-_MOVING = (d.RequestQueued, d.RequestDispatched, d.AttemptLost, d.RequestReturned)
+_MOVING = (
+    d.RequestQueued,
+    d.RequestDispatched,
+    d.AttemptLost,
+    d.RequestReturned,
+    d.RequestPreempted,
+)
 _STAGE_AFTER: dict[type, Stage] = {
     d.RequestQueued: "waiting",
     d.RequestDispatched: "running",
     d.AttemptLost: "backoff",
     d.RequestReturned: "waiting",
+    d.RequestPreempted: "waiting",
 }
 _NONE: dict[Stage, int] = {"waiting": 0, "running": 0, "backoff": 0}
 

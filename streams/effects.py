@@ -33,7 +33,7 @@ class Sources(Protocol):
         """Return the request at `offset` of headway.requests, or None if it is gone."""
         ...
 
-    async def outputs(self, offset: int) -> dict[str, str] | None:
+    async def outputs(self, offset: int) -> "dict[str, Output] | None":
         """Return the outputs, by request id, of the report at `offset`, or None if it is gone."""
         ...
 
@@ -44,6 +44,14 @@ class Sources(Protocol):
     async def raw(self, topic: str, partition: int, offset: int) -> bytes | None:
         """Return the raw value of any input record, or None if it is null or gone."""
         ...
+
+
+@dataclass(slots=True, frozen=True)
+class Output:
+    """What a worker's report holds of one request: its text, and its token ids if it resumes."""
+
+    text: str
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -67,6 +75,7 @@ SILENT = (
     d.QueueBlocked,
     d.AttemptLost,
     d.RequestReturned,
+    d.RequestPreempted,
     d.ReplicaAdmitted,
     d.ReplicaLost,
 )
@@ -100,7 +109,9 @@ async def _messages(
 ) -> list[_Message]:
     if isinstance(decision, d.RequestDispatched):
         work = await _work(decision, sources)
-        return [(work_topic(decision.model), decision.slot, decision.id, work, [])]
+        passed = f"{decision.incarnation} {decision.number}".encode()
+        extra = [(messages.HEADER_DISPATCH, passed)]
+        return [(work_topic(decision.model), decision.slot, decision.id, work, extra)]
     if isinstance(decision, d.RequestEnded):
         result = await _result(entry, decision, sources)
         return [(RESULTS, entry.cell, decision.id, result, [])]
@@ -178,15 +189,32 @@ async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
         seed=decision.seed,
         blocks=decision.blocks,
         stream=found.stream if found else False,
+        number=decision.number,
+        resume_tokens=await _kept_tokens(decision, sources),
     )
     return encode(work)
+
+
+async def _kept_tokens(decision: d.RequestDispatched, sources: Sources) -> tuple[int, ...]:
+    """Return the tokens that the attempt goes on from, or none if they are gone.
+
+    Without them it generates the same ones again, from the first on, and readers drop those.
+    """
+    if decision.resume_offset < 0:
+        return ()
+    outputs = await sources.outputs(decision.resume_offset)
+    found = outputs.get(decision.id) if outputs is not None else None
+    if found is None or len(found.tokens) != decision.resume_tokens:
+        return ()
+    return found.tokens
 
 
 async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> bytes:
     text = None
     if decision.output_offset >= 0:
         outputs = await sources.outputs(decision.output_offset)
-        text = outputs.get(decision.id) if outputs is not None else None
+        output = outputs.get(decision.id) if outputs is not None else None
+        text = output.text if output is not None else None
     result = messages.Result(
         id=decision.id,
         model=decision.model,
@@ -213,12 +241,14 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
     return encode(result)
 
 
-def outputs_in(report: messages.WorkerReport) -> dict[str, str] | None:
+def outputs_in(report: messages.WorkerReport) -> dict[str, Output] | None:
     """Return the outputs, by request id, that a worker's report carries, or None if it has none."""
     fact = report.fact
     if not isinstance(fact, WorkFinished | WorkLeft):
         return None
-    return {item.id: text for item, text in zip(fact.items, report.texts, strict=False)}
+    tokens = report.tokens or ((),) * len(fact.items)
+    outputs = map(Output, report.texts, tokens)
+    return {item.id: output for item, output in zip(fact.items, outputs, strict=False)}
 
 
 async def _routed(

@@ -22,7 +22,7 @@ from schemas.topics import BATCH_JOBS, CONFIG, LEDGER, REQUESTS, WORKER_EVENTS
 from services import bus
 from streams.admission import Read
 from streams.batches import items_in
-from streams.effects import outputs_in
+from streams.effects import Output, outputs_in
 from streams.payloads import Payloads
 
 # Without a record for this long, the end offsets are asked for: either there is nothing to read,
@@ -66,7 +66,7 @@ class Inputs:
         self._requests: Payloads[InferenceRequest] = Payloads(
             self._bootstrap, REQUESTS, self._cell, bytes_max=cache_bytes, parse=_parse_request
         )
-        self._reports: Payloads[dict[str, str]] = Payloads(
+        self._reports: Payloads[dict[str, Output]] = Payloads(
             self._bootstrap,
             WORKER_EVENTS,
             self._cell,
@@ -227,7 +227,9 @@ class Inputs:
         for entry in entries:
             if entry.source is not None:
                 self._raw.pop(entry.source, None)
-            if entry.source is not None and entry.source[0] == WORKER_EVENTS:
+            # Kept tokens are read once more, when their request is dispatched again.
+            kept = any(isinstance(x, d.RequestPreempted) for x in entry.decisions)
+            if entry.source is not None and entry.source[0] == WORKER_EVENTS and not kept:
                 self._reports.forget(entry.source[2])
             for decision in entry.decisions:
                 if isinstance(decision, d.RequestDispatched):
@@ -243,7 +245,7 @@ class Inputs:
         """Return a job's items of one record."""
         return await self._items.get(offset)
 
-    async def outputs(self, offset: int) -> dict[str, str] | None:
+    async def outputs(self, offset: int) -> dict[str, Output] | None:
         """Return the outputs, by request id, of a worker's report to this cell."""
         return await self._reports.get(offset)
 
@@ -265,7 +267,7 @@ def _parse_request(raw: bytes | None) -> InferenceRequest | None:
     return asked if isinstance(asked, InferenceRequest) else None
 
 
-def _parse_outputs(raw: bytes | None) -> dict[str, str] | None:
+def _parse_outputs(raw: bytes | None) -> dict[str, Output] | None:
     try:
         report = decode(raw)
     except CodecError:

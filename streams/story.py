@@ -14,7 +14,15 @@ from schemas import facts as f
 from schemas.decisions import CAUSES
 from schemas.ids import replica_name
 from schemas.ledger import Entry
-from streams.story_parts import TO_AND_FROM_WORKER, DecisionId, Event, Segment, Stage, Story
+from streams.story_parts import (
+    TO_AND_FROM_WORKER,
+    DecisionId,
+    Event,
+    Segment,
+    Stage,
+    Story,
+    compared,
+)
 
 __all__ = ["Event", "Segment", "Stage", "Story", "tell"]
 
@@ -45,6 +53,9 @@ class _Teller:
         self._at: DecisionId = (0, 0, 0)
         self._arrival: tuple[str, int] | None = None
         self._progress_told = False
+        self._first_token_told = False
+        # Of the run that is open, once its worker has reported its end.
+        self._usage: f.Usage | None = None
 
     def finish(self) -> Story | None:
         story = self._story
@@ -78,6 +89,8 @@ class _Teller:
                 continue
             if isinstance(decision, d.RequestDispatched):
                 self._count_passed_over(decision)
+            elif isinstance(decision, d.LeaveAsked):
+                self.made_way_for(decision, now_us)
             if getattr(decision, "id", None) == self._id:
                 _DECISIONS[type(decision)](self, decision, now_us)
         policy = (entry.policy_version, entry.policy_digest)
@@ -114,6 +127,11 @@ class _Teller:
             if item.id == self._id and not self._progress_told:
                 self._progress_told = True
                 self._event(now_us, "progressed", f"{item.output_tokens} tokens so far")
+
+    def reported(self, fact: f.WorkFinished | f.WorkLeft, _now_us: int) -> None:
+        for item in fact.items:
+            if item.id == self._id and item.attempt == self._story.attempts:
+                self._usage = item.usage
 
     def failed(self, fact: f.WorkFailed, now_us: int) -> None:
         for item in fact.items:
@@ -157,6 +175,7 @@ class _Teller:
         story.replica = replica_name(decision.model, decision.slot)
         self._check(decision.wait_us)
         self._progress_told = False
+        self._usage = None
         detail = (
             f"attempt {decision.attempt} to {story.replica}: {decision.blocks} KV blocks of"
             f" {decision.blocks_free} free, {decision.running} running there"
@@ -167,7 +186,11 @@ class _Teller:
                 for one in decision.passed_over
             )
             detail += f"; passed over: {passed}"
-        self._event(now_us, "dispatched", detail)
+        what = "dispatched"
+        if decision.resume_tokens:
+            what = "resumed"
+            detail += f"; goes on after {decision.resume_tokens} tokens"
+        self._event(now_us, what, detail)
 
     def lost(self, decision: d.AttemptLost, now_us: int) -> None:
         self._segment("run", f"lost attempt {decision.attempt}", now_us, decision.why)
@@ -181,7 +204,25 @@ class _Teller:
         self._event(now_us, "waits again", "its back-off is over")
 
     def leave_asked(self, decision: d.LeaveAsked, now_us: int) -> None:
-        self._event(now_us, "asked to leave", f"after the current iteration: {decision.cause}")
+        detail = f"after the current iteration: {decision.cause}"
+        why = decision.preemption
+        if why is not None:
+            detail += f" for {why.for_id}, {compared(why)}"
+        self._event(now_us, "asked to leave", detail)
+
+    def preempted(self, decision: d.RequestPreempted, now_us: int) -> None:
+        self._close_run(now_us)
+        self._story.stage = "waiting"
+        left = replica_name(decision.model, decision.slot)
+        times = "once" if decision.preemptions == 1 else f"{decision.preemptions} times"
+        detail = f"left {left} with {decision.output_tokens} tokens kept; {times} so far"
+        self._event(now_us, "preempted", detail)
+
+    def made_way_for(self, decision: d.LeaveAsked, now_us: int) -> None:
+        """Tell that another was asked to leave for this request."""
+        why = decision.preemption
+        if why is not None and why.for_id == self._id:
+            self._event(now_us, "another asked to leave", f"{decision.id}, {compared(why)}")
 
     def ended(self, decision: d.RequestEnded, now_us: int) -> None:
         self._begin_again(now_us)
@@ -189,7 +230,7 @@ class _Teller:
         story.cell = self._at[0]
         story.model, story.tenant, story.tier = decision.model, decision.tenant, decision.tier
         if story.stage == "running":
-            self._close_run(decision, now_us)
+            self._close_run(now_us)
         elif story.stage in ("waiting", "backoff"):
             self._close_wait(now_us)
         story.stage = "ended"
@@ -219,6 +260,7 @@ class _Teller:
     def _begin_again(self, now_us: int) -> None:
         """Forget an earlier life: an id may be used again once it is no longer remembered."""
         if self._story.stage == "ended":
+            self._first_token_told = False
             arrived = self._story.events[-1:]
             self._story = Story(self._id, events=arrived)
             self._begin(now_us)
@@ -240,16 +282,17 @@ class _Teller:
             decision, decision_id = blocked
             self._wait_segment(decision.cause, now_us, _numbers(decision), decision_id)
 
-    def _close_run(self, decision: d.RequestEnded, now_us: int) -> None:
-        """Part the last run by the worker's own durations; the bus has what is left over."""
-        usage = decision.usage
+    def _close_run(self, now_us: int) -> None:
+        """Part a run by the worker's own durations; the bus has what is left over."""
+        usage = self._usage
         if usage is None:
             self._segment("run", "running", now_us)
             return
-        if usage.first_token_us is not None:
-            at_us = min(self._since_us + usage.first_token_us, now_us)
-            ms = (decision.ttft_us or 0) / 1000
-            self._event(at_us, "first token", f"{ms:.1f} ms after the arrival")
+        if usage.first_token_us is not None and not self._first_token_told:
+            self._first_token_told = True
+            first_us = self._since_us + usage.first_token_us
+            ms = (first_us - self._story.arrived_us) / 1000
+            self._event(min(first_us, now_us), "first token", f"{ms:.1f} ms after the arrival")
         tokens = f"{usage.output_tokens} tokens"
         for label, us, why in (
             ("queued at the worker", usage.queued_us, "until it joined the batch"),
@@ -324,6 +367,8 @@ _FACTS: dict[type, Callable[[_Teller, Any, int], None]] = {
     f.CancelAsked: _Teller.cancel_asked,
     f.WorkStarted: _Teller.started,
     f.WorkProgressed: _Teller.progressed,
+    f.WorkFinished: _Teller.reported,
+    f.WorkLeft: _Teller.reported,
     f.WorkFailed: _Teller.failed,
 }
 _DECISIONS: dict[type, Callable[[_Teller, Any, int], None]] = {
@@ -334,6 +379,7 @@ _DECISIONS: dict[type, Callable[[_Teller, Any, int], None]] = {
     d.RequestDispatched: _Teller.dispatched,
     d.AttemptLost: _Teller.lost,
     d.RequestReturned: _Teller.returned,
+    d.RequestPreempted: _Teller.preempted,
     d.LeaveAsked: _Teller.leave_asked,
     d.RequestEnded: _Teller.ended,
 }

@@ -57,8 +57,8 @@ def hold_sentence(hold: BatchHold | None) -> str | None:
         return None
     return (
         f"it waits because {_HOLDS[hold.cause]}: {hold.online} online requests,"
-        f" {hold.online_waiting} of them waiting; {hold.slots_free} of {hold.slots} slots and {hold.blocks_free} of"
-        f" {hold.blocks} KV blocks free"
+        f" {hold.online_waiting} of them waiting; {hold.slots_free} of {hold.slots} slots and"
+        f" {hold.blocks_free} of {hold.blocks} KV blocks free"
     )
 
 

@@ -23,6 +23,8 @@ from services.gateway.openai_batch import missing_line, result_line
 HELD_BACK_MAX = 20_000
 # Results are looked for from this long before the job's own stamp: clocks differ.
 EARLIER_MS = 60_000
+# Both streams are read a little at a time: what a fetch brings is all that is held of them.
+FETCH_BYTES = 1024 * 1024
 
 
 async def result_lines(bootstrap: str, status: BatchStatus) -> AsyncGenerator[dict[str, Any]]:
@@ -78,7 +80,7 @@ async def _reader(
     stack: AsyncExitStack, bootstrap: str, topic: str, partition: int
 ) -> AIOKafkaConsumer:
     return await stack.enter_async_context(
-        bus.consuming(bootstrap, [TopicPartition(topic, partition)])
+        bus.consuming(bootstrap, [TopicPartition(topic, partition)], FETCH_BYTES)
     )
 
 

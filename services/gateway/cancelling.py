@@ -80,7 +80,11 @@ class _Watch:
             if isinstance(decision, d.RequestEnded) and decision.id == self._id:
                 became: Became = "cancelled" if decision.outcome == "cancelled" else "ended"
                 self._settle(entry, became, decision.outcome, decision.detail)
-            elif isinstance(decision, d.LeaveAsked) and decision.id == self._id:
+            elif (
+                isinstance(decision, d.LeaveAsked)
+                and decision.id == self._id
+                and decision.cause == "cancelled"
+            ):
                 self.answer = Cancelled(self._id, "asked", cell=entry.cell, seq=entry.seq)
             elif isinstance(decision, d.CancelIgnored) and self._is_mine(entry):
                 self._ignored(entry, decision)

@@ -1,8 +1,10 @@
 """Puts the streamed pieces of one request together, whatever attempts they come from. Pure.
 
 A retried attempt generates the same tokens again, perhaps cut into other pieces. So the text of
-each attempt is put together by itself, and only what goes beyond the text shown so far is new. Of
-an attempt whose beginning was not seen nothing is shown: its text comes whole, with the outcome.
+each attempt is put together by itself, and only what goes beyond the text shown so far is new. One
+that goes on after a preemption begins where an earlier attempt's piece ended, so it takes over the
+text up to there. Of an attempt whose beginning was not seen nothing is shown: its text comes whole,
+with the outcome.
 """
 
 from dataclasses import dataclass, field
@@ -22,10 +24,14 @@ class Assembly:
     tokens: int = 0
     _by_attempt: dict[int, str] = field(default_factory=dict[int, str])
     _next_index: dict[int, int] = field(default_factory=dict[int, int])
+    # By the count of tokens, where pieces ended: the characters shown up to there.
+    _chars_at: dict[int, int] = field(default_factory=dict[int, int])
 
     def add(self, piece: TokenPiece) -> TokenPiece | None:
         """Return the part of `piece` that is new, or None when there is none to show."""
-        if piece.index > self._next_index.get(piece.attempt, 0):
+        if piece.attempt not in self._next_index and piece.index in self._chars_at:
+            self._by_attempt[piece.attempt] = self.text[: self._chars_at[piece.index]]
+        elif piece.index > self._next_index.get(piece.attempt, 0):
             return None
         self._next_index[piece.attempt] = piece.index + len(piece.tokens)
         attempt_text = self._by_attempt.get(piece.attempt, "") + piece.text
@@ -37,6 +43,7 @@ class Assembly:
         index = max(self.tokens, piece.index)
         self.tokens = index + len(tokens)
         self.text += text
+        self._chars_at[self.tokens] = len(self.text)
         return TokenPiece(
             id=piece.id,
             attempt=piece.attempt,

@@ -129,6 +129,9 @@ class Occupancy:
                     self._pools[replica].give(decision.id, decision.blocks)
             case d.AttemptLost():
                 self._leave(decision.id)
+            case d.RequestPreempted():
+                self._leave(decision.id)
+                self.waiting.add(decision.id)
             case d.RequestEnded():
                 self.waiting.discard(decision.id)
                 self._leave(decision.id)

@@ -196,6 +196,7 @@ def _queued(number: int) -> RequestQueued:
         max_output_tokens=64,
         deadline_us=None,
         ahead=number % 5,
+        preemptible=True,
     )
 
 
@@ -218,6 +219,9 @@ def _dispatched(number: int) -> RequestDispatched:
         max_output_tokens=64,
         prompt_tokens=30,
         seed=number,
+        number=number + 1,
+        resume_tokens=0,
+        resume_offset=-1,
     )
 
 

@@ -13,7 +13,7 @@ from schemas.batch_facts import JobControlAsked, JobItemsArrived, JobSubmitted
 from schemas.decisions import Decision
 from schemas.ids import cell_of
 from schemas.policy import Policy
-from services.scheduler import ends, offline, offline_memory, placement
+from services.scheduler import carried, ends, offline_door, offline_memory, placement
 from services.scheduler.state import AttemptGone, Model, Pending, Request, State
 
 
@@ -51,15 +51,17 @@ def _arrived(policy: Policy, state: State, fact: f.RequestArrived) -> Decision:
         return ends.at_the_door(
             policy, state, fact, outcome="expired", reason="deadline", detail=detail
         )
+    tenant, tier = fact.tenant or policy.default_tenant, fact.tier or policy.default_tier
     return d.RequestQueued(
         id=fact.id,
         model=fact.model,
-        tenant=fact.tenant or policy.default_tenant,
-        tier=fact.tier or policy.default_tier,
+        tenant=tenant,
+        tier=tier,
         prompt_tokens=fact.prompt_tokens,
         max_output_tokens=wanted,
         deadline_us=deadline_us,
         ahead=model.queue.waiting,
+        preemptible=state.settings.at(fact.model, tier, tenant).preemptible,
     )
 
 
@@ -119,10 +121,10 @@ def _not_to_run(
     elsewhere = _elsewhere(state, fact, model)
     if elsewhere is not None:
         return elsewhere
-    ignored = offline.answer_item(state, fact)
+    ignored = offline_door.answer_item(state, fact)
     if ignored is not None:
         return ignored
-    if offline.is_cancelled_item(state, fact.id):
+    if offline_door.is_cancelled_item(state, fact.id):
         detail = "its job was cancelled before it reached the cell"
         return ends.at_the_door(
             policy, state, fact, outcome="cancelled", reason="cancel-asked", detail=detail
@@ -154,7 +156,7 @@ def _cancel(policy: Policy, state: State, fact: f.CancelAsked) -> Decision:
     if request is not None:
         if request.stage != "running":
             return ends.cancelled(policy, state, request)
-        if request.leaving:
+        if request.leaving == "cancelled":
             return d.CancelIgnored(id=fact.id, why="already-asked")
         return d.LeaveAsked(
             id=request.id,
@@ -163,6 +165,7 @@ def _cancel(policy: Policy, state: State, fact: f.CancelAsked) -> Decision:
             incarnation=request.incarnation,
             attempt=request.attempt,
             cause="cancelled",
+            preemption=None,
         )
     if fact.id in state.ended:
         return d.CancelIgnored(id=fact.id, why="ended")
@@ -235,33 +238,41 @@ def _report(
     request = state.requests[item.id]
     if isinstance(item, f.WorkDone):
         return ends.completed(policy, state, request, item, offset)
-    if request.leaving or item.cause == "cancelled":
+    if request.leaving == "cancelled" or item.cause == "cancelled":
         return ends.cancelled(policy, state, request, item, offset)
-    return _lost(policy, state, request, "preempted", losses=request.losses)
+    output_tokens, output_offset = carried.output_of(request, item.usage, offset)
+    return d.RequestPreempted(
+        id=request.id,
+        model=request.model,
+        attempt=request.attempt,
+        slot=request.slot,
+        output_tokens=output_tokens,
+        output_offset=output_offset if output_tokens else -1,
+        preemptions=request.preemptions + 1,
+    )
 
 
 def _fault(policy: Policy, state: State, item: f.WorkFault) -> Decision:
     request = state.requests[item.id]
     if not item.retryable:
         return ends.failed(policy, state, request, "worker-error", item.reason)
-    return _lost(policy, state, request, item.reason, losses=request.losses + 1)
+    return _lost(policy, state, request, item.reason)
 
 
 def _gone(policy: Policy, state: State, gone: AttemptGone) -> Decision:
     request = state.requests[gone.id]
-    return _lost(policy, state, request, gone.why, losses=request.losses + 1)
+    return _lost(policy, state, request, gone.why)
 
 
-def _lost(policy: Policy, state: State, request: Request, why: str, *, losses: int) -> Decision:
-    if request.leaving:
+def _lost(policy: Policy, state: State, request: Request, why: str) -> Decision:
+    if request.leaving == "cancelled":
         return ends.cancelled(policy, state, request)
-    backoff_ms = 0
-    if losses > request.losses:
-        if losses >= policy.attempts_max:
-            detail = f"lost all {losses} attempts; the last one: {why}"
-            return ends.failed(policy, state, request, "attempts-exhausted", detail)
-        steps = policy.retry_backoff_ms
-        backoff_ms = steps[min(losses, len(steps)) - 1]
+    losses = request.losses + 1
+    if losses >= policy.attempts_max:
+        detail = f"lost all {losses} attempts; the last one: {why}"
+        return ends.failed(policy, state, request, "attempts-exhausted", detail)
+    steps = policy.retry_backoff_ms
+    backoff_ms = steps[min(losses, len(steps)) - 1]
     return d.AttemptLost(
         id=request.id,
         model=request.model,
@@ -279,9 +290,9 @@ _ANSWERS: dict[type, Callable[[Policy, State, Any], Decision]] = {
     f.RequestRefused: _refused,
     f.MessageUnreadable: _unreadable,
     f.CancelAsked: _cancel,
-    JobSubmitted: offline.answer,
-    JobItemsArrived: offline.answer,
-    JobControlAsked: offline.answer,
+    JobSubmitted: offline_door.answer,
+    JobItemsArrived: offline_door.answer,
+    JobControlAsked: offline_door.answer,
     f.ReplicaReady: _ready,
     f.ReplicaHeartbeat: _stranger,
     f.ReplicaStopped: _stopped,

@@ -94,9 +94,11 @@ def _silent_replica(policy: Policy, state: State) -> Decision | None:
 
 
 def _place(policy: Policy, state: State, model: Model) -> Decision | None:
-    found = placement.find(policy, state, model)
+    found = placement.find(state, model)
     if isinstance(found, placement.Fit):
         return _dispatch(state, model, found)
+    if isinstance(found, d.LeaveAsked):
+        return found
     if isinstance(found, Request):
         return ends.over_pool(policy, state, found)
     if found is None:
@@ -134,4 +136,7 @@ def _dispatch(state: State, model: Model, fit: placement.Fit) -> d.RequestDispat
         max_output_tokens=request.max_output_tokens,
         prompt_tokens=request.prompt_tokens,
         seed=ends.seed_of(request.id),
+        number=replica.dispatches + 1,
+        resume_tokens=request.kept_tokens,
+        resume_offset=request.kept_offset,
     )

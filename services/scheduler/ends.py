@@ -8,6 +8,7 @@ from zlib import crc32
 from schemas.decisions import Outcome, Reason, RequestEnded
 from schemas.facts import Pairs, RequestArrived, RequestRefused, Usage, WorkDeparture, WorkDone
 from schemas.policy import Policy
+from services.scheduler import carried
 from services.scheduler.state import Request, State
 from services.scheduler.waits import as_waits, waited_us
 
@@ -131,7 +132,8 @@ def cancelled(
     offset: int = -1,
 ) -> RequestEnded:
     """Return the end of a request that its producer cancelled, with the tokens done so far."""
-    done = item.usage.output_tokens if item else 0
+    usage = item.usage if item else None
+    done, _ = carried.output_of(request, usage, offset)
     return _end(
         policy,
         state,
@@ -139,7 +141,7 @@ def cancelled(
         outcome="cancelled",
         reason="cancel-asked",
         detail=f"cancelled while {request.stage}, with {done} tokens generated",
-        usage=item.usage if item else None,
+        usage=usage,
         output_offset=offset,
     )
 
@@ -160,9 +162,7 @@ def _end(
     wait_us = sum(waited)
     running = request.stage == "running"
     run_us = request.run_us + (state.now_us - request.since_us if running else 0)
-    ttft_us = None
-    if usage is not None and usage.first_token_us is not None:
-        ttft_us = wait_us + request.run_us + usage.first_token_us
+    _, kept_offset = carried.output_of(request, usage, output_offset)
     return RequestEnded(
         id=request.id,
         model=request.model,
@@ -178,13 +178,13 @@ def _end(
         waits=as_waits(waited),
         run_us=run_us,
         e2e_us=state.now_us - request.arrived_us,
-        ttft_us=ttft_us,
-        usage=usage,
+        ttft_us=carried.ttft_us(request, usage),
+        usage=carried.whole_usage(request, usage),
         prompt_tokens=request.prompt_tokens,
         max_output_tokens=request.max_output_tokens,
         blocks=request.blocks,
         request_offset=request.offset,
-        output_offset=output_offset,
+        output_offset=kept_offset,
         body_digest=request.body_digest,
         output_digest=output_digest,
         metadata=request.metadata,

@@ -14,7 +14,7 @@ from schemas.facts import Fact
 from schemas.ids import cell_of
 from schemas.policy import policy_digest
 from schemas.policy_scope import Settings
-from services.scheduler import due, offline_memory
+from services.scheduler import carried, due, offline_memory, running
 from services.scheduler.hearing import current, hear, time_passed
 from services.scheduler.state import (
     CAUSE_INDEX,
@@ -104,7 +104,9 @@ def _replica_ready(state: State, fact: f.ReplicaReady) -> None:
 
 def _heartbeat(state: State, fact: f.ReplicaHeartbeat) -> None:
     time_passed(state, fact.at_us)
-    if not hear(state, fact):
+    if hear(state, fact):
+        state.pending.extend(running.never_reached(state, fact))
+    else:
         state.pending.append(fact)
 
 
@@ -112,6 +114,7 @@ def _replica_draining(state: State, fact: f.ReplicaDraining) -> None:
     time_passed(state, fact.at_us)
     if hear(state, fact):
         state.models[fact.model].replicas[fact.slot].draining = True
+        running.drop_claims(state.models[fact.model], fact.slot)
         state.touched[fact.model] = None
 
 
@@ -125,9 +128,17 @@ def _replica_stopped(state: State, fact: f.ReplicaStopped) -> None:
         state.pending.append(fact)
 
 
-def _work_noted(state: State, fact: f.WorkStarted | f.WorkProgressed) -> None:
+def _work_started(state: State, fact: f.WorkStarted) -> None:
     time_passed(state, fact.at_us)
     hear(state, fact)
+
+
+def _work_progressed(state: State, fact: f.WorkProgressed) -> None:
+    time_passed(state, fact.at_us)
+    if hear(state, fact):
+        for item in current(state, fact):
+            request = state.requests[item.id]
+            request.output_tokens = max(request.output_tokens, item.output_tokens)
 
 
 def _work_finished(state: State, fact: f.WorkFinished) -> None:
@@ -170,6 +181,7 @@ def _queued(state: State, decision: d.RequestQueued) -> None:
         deadline_us=decision.deadline_us,
         body_digest=fact.body_digest,
         metadata=fact.metadata,
+        preemptible=decision.preemptible,
         stage="waiting",
         since_us=state.now_us,
         mark=(),
@@ -202,24 +214,15 @@ def _dispatched(state: State, decision: d.RequestDispatched) -> None:
     for cause, cause_us in decision.waits:
         request.waited_us[CAUSE_INDEX[cause]] = cause_us
     model.queue.served(request.tier, request.tenant)
-    request.stage = "running"
-    request.since_us = state.now_us
-    request.attempt = decision.attempt
-    request.slot = decision.slot
-    request.incarnation = decision.incarnation
-    request.blocks = decision.blocks
-    if request.of_job:
-        model.offline.running += 1
-    replica = model.replicas[decision.slot]
-    replica.running[request.id] = decision.blocks
-    replica.blocks_used += decision.blocks
+    running.begin(state, model, request, decision)
     due.drop_dead(state)
 
 
 def _attempt_lost(state: State, decision: d.AttemptLost) -> None:
     state.pending.popleft()
     request = state.requests[decision.id]
-    _end_run(state, request)
+    running.end(state, request)
+    request.output_tokens = request.kept_tokens
     request.stage = "backoff"
     request.losses = decision.losses
     request.retry_at_us = decision.retry_at_us
@@ -248,8 +251,20 @@ def _turned_away(state: State, decision: d.ReplicaTurnedAway) -> None:
 
 
 def _leave_asked(state: State, decision: d.LeaveAsked) -> None:
-    state.pending.popleft()
-    state.requests[decision.id].leaving = True
+    if decision.cause == "cancelled":
+        state.pending.popleft()
+    running.leave(state, decision)
+
+
+def _preempted(state: State, decision: d.RequestPreempted) -> None:
+    item, _ = state.pending.popleft()  # pyright: ignore[reportGeneralTypeIssues] - only a departure is answered so
+    request = state.requests[decision.id]
+    carried.keep(request, item.usage, decision)
+    running.end(state, request)
+    model = state.models[request.model]
+    request.stage = "waiting"
+    model.queue.add_returned(request.tier, request.tenant, request.id, request.order)
+    _begin_wait(state, model, request)
 
 
 def _admitted(state: State, decision: d.ReplicaAdmitted) -> None:
@@ -279,6 +294,7 @@ def _replica_lost(state: State, decision: d.ReplicaLost) -> None:
         state.pending.popleft()
     model = state.models[decision.model]
     replica = model.replicas.pop(decision.slot)
+    running.drop_claims(model, decision.slot)
     del state.heard[decision.model, decision.slot]
     why = f"replica {decision.model}/{decision.slot} was lost: {decision.why}"
     state.pending.extend(
@@ -296,9 +312,10 @@ def _request_ended(state: State, decision: d.RequestEnded) -> None:
     if request is not None:
         model = state.models[request.model]
         if request.stage == "running":
-            _end_run(state, request)
+            running.end(state, request)
         elif request.stage == "waiting":
             _end_wait(state, model, request)
+        model.claims.pop(request.id, None)
         state.touched[request.model] = None
         due.drop_dead(state)
     offline_memory.ended(state, decision.id, decision.outcome, request)
@@ -324,17 +341,6 @@ def _end_wait(state: State, model: Model, request: Request) -> None:
         model.cause = None
 
 
-def _end_run(state: State, request: Request) -> None:
-    if request.of_job:
-        state.models[request.model].offline.running -= 1
-    request.run_us += state.now_us - request.since_us
-    request.since_us = state.now_us
-    replica = state.models[request.model].replicas.get(request.slot)
-    if replica is not None and replica.incarnation == request.incarnation:
-        replica.blocks_used -= replica.running.pop(request.id)
-        state.touched[request.model] = None
-
-
 def _settle_cause(model: Model, now_us: int) -> None:
     if model.cause is not None:
         model.cause_totals_us[CAUSE_INDEX[model.cause]] += now_us - model.cause_since_us
@@ -355,8 +361,8 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     f.ReplicaHeartbeat: _heartbeat,
     f.ReplicaDraining: _replica_draining,
     f.ReplicaStopped: _replica_stopped,
-    f.WorkStarted: _work_noted,
-    f.WorkProgressed: _work_noted,
+    f.WorkStarted: _work_started,
+    f.WorkProgressed: _work_progressed,
     f.WorkFinished: _work_finished,
     f.WorkFailed: _work_failed,
     f.WorkLeft: _work_left,
@@ -369,6 +375,7 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.RequestDispatched: _dispatched,
     d.AttemptLost: _attempt_lost,
     d.RequestReturned: _returned,
+    d.RequestPreempted: _preempted,
     d.LeaveAsked: _leave_asked,
     d.ReplicaAdmitted: _admitted,
     d.ReplicaLost: _replica_lost,

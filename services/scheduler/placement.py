@@ -1,14 +1,16 @@
 """Which waiting request fits on which replica, and what holds the others back. Pure; reads only.
 
 First fit over the ready replicas in the order of their slots. When the first request does not fit,
-the next few are tried (`look_ahead_requests`), so that one large request does not hold up small
-ones that would fit beside what runs.
+others of a lower tier may have to leave for it (preemption.py), and the next few are tried
+(`look_ahead_requests`), so that one large request does not hold up small ones that would fit beside
+what runs.
 """
 
 from dataclasses import dataclass
 
-from schemas.decisions import Cause, PassedOver
-from schemas.policy import Policy
+from schemas.decisions import Cause, LeaveAsked, PassedOver
+from services.scheduler import claims, preemption
+from services.scheduler.claims import blocks_for
 from services.scheduler.state import Model, Replica, Request, State
 
 
@@ -34,45 +36,41 @@ class Blocked:
     slots_free: int
 
 
-def blocks_for(tokens: int, block_tokens: int) -> int:
-    """Return the KV blocks that `tokens` tokens take: rounded up."""
-    return -(-tokens // block_tokens)
-
-
-def find(policy: Policy, state: State, model: Model) -> Fit | Blocked | Request | None:
+def find(state: State, model: Model) -> Fit | LeaveAsked | Blocked | Request | None:
     """Return the next placement of a model in which something waits.
 
     Returns:
-        A Fit to dispatch, a Request that no replica of the model could ever hold, Blocked, or None
-        when nothing fits and the cause is on record already.
+        A Fit to dispatch, the LeaveAsked by which room is made for a request of a higher tier, a
+        Request that no replica of the model could ever hold, Blocked, or None when nothing fits
+        and the cause is on record already.
     """
     ready = [replica for replica in model.replicas.values() if not replica.draining]
     open_replicas = [replica for replica in ready if len(replica.running) < replica.max_batch]
-    if not open_replicas:
+    if not open_replicas and not any(model.yielding):
         cause = _cause_without_room(model, ready)
         return None if cause == model.cause else _blocked(state, model, cause, ready, [])
-    free_tokens_max = max(_free_tokens(replica) for replica in open_replicas)
     passed: list[Request] = []
-    for request_id in model.queue.first(policy.look_ahead_requests):
+    look_ahead = state.settings.at(model.profile.model).look_ahead_requests
+    for request_id in claims.in_order(state, model, look_ahead):
         request = state.requests[request_id]
         tokens = request.prompt_tokens + request.max_output_tokens
-        if tokens <= free_tokens_max:
-            replica = next(item for item in open_replicas if tokens <= _free_tokens(item))
+        for replica in open_replicas:
             blocks = blocks_for(tokens, replica.block_tokens)
-            return Fit(request, replica, blocks, _passed_over(passed, open_replicas))
-        if tokens > model.pool_tokens_max:
+            if claims.room(state, model, replica, request).holds(blocks):
+                return Fit(request, replica, blocks, _passed_over(passed, open_replicas))
+        if ready and tokens > model.pool_tokens_max:
             return request
+        asked = preemption.ask(state, model, request, ready)
+        if asked is not None:
+            return asked
         passed.append(request)
-    return None if model.cause == "kv" else _blocked(state, model, "kv", ready, open_replicas)
+    cause = "kv" if open_replicas else _cause_without_room(model, ready)
+    return None if cause == model.cause else _blocked(state, model, cause, ready, open_replicas)
 
 
 def over_every_pool(model: Model, tokens: int) -> bool:
     """Return whether no replica that ever was ready could hold `tokens` tokens of KV."""
     return bool(model.pool_tokens) and tokens > model.pool_tokens_max
-
-
-def _free_tokens(replica: Replica) -> int:
-    return (replica.kv_blocks - replica.blocks_used) * replica.block_tokens
 
 
 def _cause_without_room(model: Model, ready: list[Replica]) -> Cause:

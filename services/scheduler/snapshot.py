@@ -19,7 +19,7 @@ from schemas.profile import Profile
 from services.scheduler import due
 from services.scheduler.jobs import freeze_jobs, freeze_offline, thaw_jobs, thaw_offline
 from services.scheduler.queue import Lane, Queue
-from services.scheduler.state import Ended, Model, Replica, Request, State
+from services.scheduler.state import RANKS, Claim, Ended, Model, Replica, Request, State
 
 FORMAT = 1
 _PIECE_ITEMS = 1000
@@ -98,6 +98,7 @@ def _freeze_model(model: Model) -> list[Any]:
         ],
         list(model.starting.items()),
         list(model.pool_tokens.items()),
+        [(key, claim.slot, claim.blocks) for key, claim in model.claims.items()],
         model.cause,
         model.cause_since_us,
         list(model.cause_totals_us),
@@ -134,6 +135,8 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
     for item in parts["requests"]:
         request = _thaw_request(item)
         state.requests[request.id] = request
+        if request.stage == "running" and request.preemptible and request.leaving is None:
+            state.models[request.model].yielding[RANKS[request.tier]] += 1
     state.ended = OrderedDict((key, Ended(keep, body)) for key, keep, body in parts["ended"])
     state.heard = OrderedDict(((model, slot), heard) for model, slot, heard in parts["heard"])
     state.jobs = thaw_jobs(parts["jobs"])
@@ -142,7 +145,7 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
 
 
 def _thaw_model(item: list[Any]) -> Model:
-    profile_json, owner, replicas, starting, pools, *blocking, tiers, offline = item
+    profile_json, owner, replicas, starting, pools, claims, *blocking, tiers, offline = item
     profile = decode(profile_json.encode())
     if not isinstance(profile, Profile):
         raise CodecError("a profile of the snapshot is another message")
@@ -154,6 +157,7 @@ def _thaw_model(item: list[Any]) -> Model:
     model.starting = dict(starting)
     model.pool_tokens = dict(pools)
     model.pool_tokens_max = max(model.pool_tokens.values(), default=0)
+    model.claims = {key: Claim(slot, blocks) for key, slot, blocks in claims}
     model.cause, model.cause_since_us, model.cause_totals_us = blocking
     model.queue = _thaw_queue(tiers)
     model.offline = thaw_offline(offline)
@@ -174,5 +178,6 @@ def _thaw_request(item: list[Any]) -> Request:
     *values, waited_us = item
     named = dict(zip(_REQUEST_FIELDS, values, strict=True))
     named["mark"] = tuple(named["mark"])
+    named["used_us"] = tuple(named["used_us"])
     named["metadata"] = tuple((key, value) for key, value in named["metadata"])
     return Request(**named, waited_us=waited_us)

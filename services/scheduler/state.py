@@ -24,7 +24,7 @@ from schemas.facts import (
     WorkDone,
     WorkFault,
 )
-from schemas.policy import Policy, Tier, policy_digest
+from schemas.policy import TIERS, Policy, Tier, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler.jobs import Jobs, Offline
@@ -37,6 +37,8 @@ CAUSE_INDEX: dict[Cause, int] = {cause: index for index, cause in enumerate(CAUS
 STEP_BYTES_MAX = 4 * 1024 * 1024
 
 Stage = Literal["waiting", "running", "backoff"]
+LeaveCause = Literal["cancelled", "preempted"]
+RANKS: dict[Tier, int] = {tier: rank for rank, tier in enumerate(TIERS)}
 
 
 @dataclass(slots=True)
@@ -50,6 +52,15 @@ class Request:
         waited_us: by cause (index in CAUSES), over the waits that are over.
         attempt: of the last dispatch; 0 before the first. losses: attempts lost.
         of_job: whether it is an item of an offline job.
+        number: of the last dispatch, among those to the same life of a replica.
+        leaving: why it was asked to leave, while it runs on.
+        preemptions: how often it left with its tokens kept.
+        output_tokens: generated so far, as far as is known; those of a lost attempt do not count.
+        kept_tokens: those that the next attempt goes on from. kept_offset: of the report that
+            holds them, or -1.
+        used_us: queued, prefill and decode time of the attempts whose tokens are kept.
+        first_token_us, ttft_us: of the first token, in its attempt and since the arrival, if an
+            attempt whose tokens are kept generated it.
     """
 
     id: str
@@ -64,6 +75,7 @@ class Request:
     deadline_us: int | None
     body_digest: str
     metadata: Pairs
+    preemptible: bool
     stage: Stage
     since_us: int
     mark: tuple[int, ...]
@@ -75,13 +87,26 @@ class Request:
     incarnation: str = ""
     blocks: int = 0
     retry_at_us: int = 0
-    leaving: bool = False
+    number: int = 0
+    leaving: LeaveCause | None = None
+    preemptions: int = 0
+    output_tokens: int = 0
+    kept_tokens: int = 0
+    kept_offset: int = -1
+    used_us: tuple[int, int, int] = (0, 0, 0)
+    first_token_us: int | None = None
+    ttft_us: int | None = None
     of_job: bool = False
 
 
 @dataclass(slots=True)
 class Replica:
-    """One ready or draining replica; `running` maps request ids to their reserved blocks."""
+    """One ready or draining replica; `running` maps request ids to their reserved blocks.
+
+    Attributes:
+        dispatches: to this life of it, so far.
+        leaving_blocks, leaving: of those that run and were asked to leave.
+    """
 
     slot: int
     incarnation: str
@@ -90,7 +115,18 @@ class Replica:
     max_batch: int
     draining: bool = False
     blocks_used: int = 0
+    dispatches: int = 0
+    leaving_blocks: int = 0
+    leaving: int = 0
     running: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(slots=True)
+class Claim:
+    """Room on a replica, `blocks` and a place, that others were asked to leave for one request."""
+
+    slot: int
+    blocks: int
 
 
 @dataclass(slots=True)
@@ -101,6 +137,8 @@ class Model:
         starting: incarnations by slot whose cold start is under way.
         pool_tokens: KV tokens by slot of every replica that ever was ready: a request larger than
             all of them can never run. pool_tokens_max: the largest of them.
+        claims: by request id, of those that wait for room which others leave.
+        yielding: by rank of their tier, how many run that may be asked to leave and were not.
         cause: what holds the queue back since `cause_since_us`, or None when nothing waits.
         cause_totals_us: by cause (index in CAUSES), up to `cause_since_us`.
     """
@@ -112,6 +150,8 @@ class Model:
     pool_tokens: dict[int, int] = field(default_factory=dict[int, int])
     pool_tokens_max: int = 0
     queue: Queue = field(default_factory=Queue)
+    claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
+    yielding: list[int] = field(default_factory=lambda: [0] * len(TIERS))
     cause: Cause | None = None
     cause_since_us: int = 0
     cause_totals_us: list[int] = field(default_factory=lambda: [0] * len(CAUSES))

@@ -31,6 +31,8 @@ from services.worker.engine import EngineInfo, Finished, Left, Progress, StepRes
 # character takes up to four bytes there.
 ITEMS_MAX = 256
 TEXT_CHARS_MAX = 1024 * 1024
+# About what a token's id takes in a report.
+TOKEN_CHARS = 8
 
 T = TypeVar("T")
 
@@ -73,13 +75,20 @@ def ready(life: Life, info: EngineInfo) -> WorkerReport:
     return WorkerReport(fact=fact)
 
 
-def heartbeat(life: Life, last: StepResult, running: int, output_tokens: int) -> WorkerReport:
-    """Return the report that the replica lives."""
+def heartbeat(
+    life: Life, last: StepResult, output_tokens: int, *, read: int, held: Sequence[int]
+) -> WorkerReport:
+    """Return the report that the replica lives.
+
+    `read` is the last dispatch number that it has read, `held` those of the work that it has.
+    """
     fact = ReplicaHeartbeat(
         **life.who(),
-        running=running,
+        running=len(held),
         kv_blocks_used=last.kv_blocks_used,
         output_tokens=output_tokens,
+        read=read,
+        held=tuple(sorted(held)),
     )
     return WorkerReport(fact=fact)
 
@@ -100,10 +109,17 @@ def reports_of(life: Life, result: StepResult) -> list[WorkerReport]:
     for started in _shares(result.started, lambda _: 0):
         refs = tuple(WorkRef(id=s.key.id, attempt=s.key.attempt) for s in started)
         reports.append(WorkerReport(fact=WorkStarted(**who, items=refs)))
-    for gone in _shares(result.left, lambda one: len(one.text)):
+    for gone in _shares(result.left, _left_chars):
         departures = tuple(_departure(left) for left in gone)
         texts = tuple(left.text for left in gone)
-        reports.append(WorkerReport(fact=WorkLeft(**who, items=departures), texts=texts))
+        tokens = tuple(left.token_ids if left.cause == "preempted" else () for left in gone)
+        reports.append(
+            WorkerReport(
+                fact=WorkLeft(**who, items=departures),
+                texts=texts,
+                tokens=tokens if any(tokens) else (),
+            )
+        )
     for failed in _shares(result.failed, lambda _: 0):
         faults = tuple(
             WorkFault(id=f.key.id, attempt=f.key.attempt, reason=f.reason, retryable=f.retryable)
@@ -115,6 +131,10 @@ def reports_of(life: Life, result: StepResult) -> list[WorkerReport]:
         texts = tuple(finished.text for finished in ended)
         reports.append(WorkerReport(fact=WorkFinished(**who, items=done), texts=texts))
     return reports
+
+
+def _left_chars(left: Left) -> int:
+    return len(left.text) + TOKEN_CHARS * len(left.token_ids)
 
 
 def _shares(items: Sequence[T], chars: Callable[[T], int]) -> Iterator[list[T]]:

@@ -33,6 +33,9 @@ REJOIN_S = 0.5
 FETCH_WAIT_MS = 500
 # Beyond this backlog the bus is away: heartbeats would only pile up.
 BACKLOG_MAX = 1000
+# Of a dispatch number in a header: as in schemas.facts.Number.
+_NUMBER_MAX = 2**53
+_DIGITS_MAX = 18
 
 log = logging.getLogger(__name__)
 
@@ -77,15 +80,21 @@ class WorkerService:
         self._inbox: list[Command] = []
         self._wake = asyncio.Event()
         self._draining = False
+        self._handed_over = False
         self._announced = False
         self._streamed: set[WorkKey] = set()
-        self._running: set[WorkKey] = set()
+        # What it has and has not reported the end of, with the dispatch numbers.
+        self._running: dict[WorkKey, int] = {}
+        self._read_number = 0
         self._tally = Tally()
         self._seen = (-1, -1)
         self._cell = 0
 
     def stop(self) -> None:
-        """Ask for an orderly end: finish what runs, take nothing more."""
+        """Ask for an orderly end: finish what runs, take nothing more.
+
+        What has not finished after DRAIN_S_MAX leaves with its tokens, for another replica.
+        """
         self._draining = True
         self._wake.set()
 
@@ -227,6 +236,7 @@ class WorkerService:
         that outlived its ledger, on the new one of which every seq is below what it has seen.
         """
         headers = dict(record.headers)
+        self._note_passed(headers.get(messages.HEADER_DISPATCH))
         try:
             message = decode(record.value)
             seen = (
@@ -245,12 +255,22 @@ class WorkerService:
         self._seen = seen
         return message
 
+    def _note_passed(self, header: bytes | None) -> None:
+        """Note which dispatch to this life was read, whether or not the rest of it can be.
+
+        Of what it has passed and does not hold, the cell learns by the next heartbeat.
+        """
+        life, _, number = (header or b"").decode(errors="replace").rpartition(" ")
+        if life == self._life.incarnation and number.isdecimal():
+            self._read_number = max(self._read_number, min(int(number[:_DIGITS_MAX]), _NUMBER_MAX))
+
     async def _rejoin(self, why: str) -> None:
         """Drop everything and become a new life of the replica."""
         log.warning("%s begins a new life: %s", self._name(), why)
         await asyncio.sleep(REJOIN_S)
         self._announced = False
         self._seen = (-1, -1)
+        self._read_number = 0
         old = self._life
         self._life = Life(old.model, old.slot, secrets.token_hex(8))
         self._inbox = [
@@ -275,8 +295,10 @@ class WorkerService:
                 if drain_by_s is None:
                     drain_by_s = time.monotonic() + DRAIN_S_MAX
                     self._report(WorkerReport(fact=ReplicaDraining(**self._life.who())))
-                if not engine.has_work or time.monotonic() > drain_by_s:
+                if not engine.has_work or self._handed_over:
                     return
+                if time.monotonic() > drain_by_s:
+                    self._hand_over(engine)
             if not engine.has_work:
                 await self._wake.wait()
                 continue
@@ -284,6 +306,12 @@ class WorkerService:
             result = await loop.run_in_executor(self._thread, engine.step)
             self._tell(life, result)
             self._tell_progress(life, engine)
+
+    def _hand_over(self, engine: Engine) -> None:
+        """Let all that still runs leave with its tokens: another replica goes on from them."""
+        self._handed_over = True
+        for key in self._running:
+            engine.preempt(key.id, key.attempt)
 
     def _take_inbox(self) -> list[Command]:
         taken, self._inbox = self._inbox, []
@@ -307,9 +335,10 @@ class WorkerService:
                 seed=command.seed,
                 stream=command.stream,
                 prompt_tokens=command.prompt_tokens,
+                resume_tokens=command.resume_tokens,
             )
             engine.add(work)
-            self._running.add(work.key)
+            self._running[work.key] = command.number
             if command.stream:
                 self._streamed.add(work.key)
 
@@ -321,7 +350,7 @@ class WorkerService:
         for report in reports_of(life, result):
             self._report(report)
         for gone in (*result.finished, *result.left, *result.failed):
-            self._running.discard(gone.key)
+            self._running.pop(gone.key, None)
             self._streamed.discard(gone.key)
         self._tally.last = result
         self._tally.output_tokens += result.decode_tokens
@@ -333,8 +362,20 @@ class WorkerService:
             await asyncio.sleep(HEARTBEAT_S)
             # A life that has not said ready yet is a stranger to the cell.
             if self._announced and self._outbox.backlog <= BACKLOG_MAX:
-                told = self._tally.output_tokens
-                self._report(heartbeat(self._life, self._tally.last, len(self._running), told))
+                self._report(
+                    heartbeat(
+                        self._life,
+                        self._tally.last,
+                        self._tally.output_tokens,
+                        read=self._read_number,
+                        held=self._held(),
+                    )
+                )
+
+    def _held(self) -> list[int]:
+        """Return the dispatch numbers of all work that was read and has not been reported over."""
+        waiting = [item.number for item in self._inbox if isinstance(item, messages.Work)]
+        return [*self._running.values(), *waiting]
 
     def _tell_progress(self, life: Life, engine: Engine) -> None:
         """Report how far the running requests are, a few times a second, between iterations."""

@@ -64,6 +64,7 @@ def eventful_world() -> World:
     world.add_replica(2, kv_blocks=24, max_batch=3)
     traffic(world, "c", 12)
     first.stop()
+    offline_jobs(world)
     world.run_until_all_ended()
     world.check()
     return world
@@ -106,6 +107,23 @@ def early_requests(world: World) -> None:
     )
 
 
+def offline_jobs(world: World) -> None:
+    """Let jobs be received, refused, sent on, held back by online work, steered and finished."""
+    world.submit_job("elsewhere", 1, model="other")
+    world.submit_job("nowhere", 1, model="nowhere-m")
+    world.submit_job("night", 14, chunk=8)
+    world.submit_job("night", 14, chunk=8)
+    traffic(world, "d", 10)
+    world.steer("night", "pause")
+    world.run(for_us=300 * MS)
+    world.steer("night", "resume")
+    world.submit_job("dropped", 30)
+    world.run(for_us=300 * MS)
+    world.steer("dropped", "cancel")
+    while len(world.jobs_finished) < 2:
+        world.run(for_us=100 * MS)
+
+
 def traffic(world: World, prefix: str, count: int) -> None:
     """Send requests of all tiers and three tenants, a few ms apart."""
     draw = world.random
@@ -126,6 +144,7 @@ def preempt_one(world: World) -> None:
     for replica in world.replicas.values():
         for item in list(replica.running.values())[:1]:
             del replica.running[item.id]
+            world.kept[item.id] = item.tokens
             departure = f.WorkDeparture(
                 id=item.id, attempt=item.attempt, cause="preempted", usage=item.usage(10 * MS)
             )

@@ -12,7 +12,7 @@ from schemas import facts as f
 from schemas.codec import encode_decisions
 from schemas.decisions import CAUSES, Decision
 from schemas.facts import Fact
-from schemas.policy import Policy
+from schemas.policy import TIERS, Policy
 from services.scheduler.decide import decide
 from services.scheduler.evolve import evolve
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
@@ -87,11 +87,17 @@ class Watched:
             self._check_end(fact, decision)
         elif isinstance(decision, d.AttemptLost):
             request = self.state.requests[decision.id]
-            lost = decision.losses - request.losses
-            assert lost == 0 or (lost == 1 and decision.losses < policy.attempts_max)
+            assert decision.losses == request.losses + 1 < policy.attempts_max
             assert request.stage == "running"
             assert request.attempt == decision.attempt
-            assert not request.leaving, "a cancelled request would be tried again"
+            assert request.leaving != "cancelled", "a cancelled request would be tried again"
+        elif isinstance(decision, d.RequestPreempted):
+            request = self.state.requests[decision.id]
+            assert request.stage == "running"
+            assert decision.output_tokens >= request.kept_tokens
+            assert decision.preemptions == request.preemptions + 1
+        elif isinstance(decision, d.LeaveAsked) and decision.preemption is not None:
+            self._check_preemption(decision, decision.preemption)
 
     def _check_dispatch(self, decision: d.RequestDispatched) -> None:
         request = self.state.requests[decision.id]
@@ -107,6 +113,43 @@ class Watched:
         assert (decision.blocks - 1) * replica.block_tokens < tokens
         assert tokens <= decision.blocks * replica.block_tokens
         assert decision.blocks <= decision.blocks_free
+
+    def _check_preemption(self, decision: d.LeaveAsked, why: d.Preemption) -> None:
+        """Check that the right one leaves, that it must, and that it is not in vain."""
+        victim, head = self.state.requests[decision.id], self.state.requests[why.for_id]
+        assert victim.stage == "running"
+        assert victim.leaving is None
+        assert victim.preemptible
+        assert TIERS.index(victim.tier) > TIERS.index(head.tier)
+        limits = self.state.settings.at(victim.model, victim.tier, victim.tenant)
+        assert victim.preemptions < limits.preemptions_max
+        replica = self.state.models[decision.model].replicas[decision.slot]
+        assert head.stage == "waiting"
+        assert not replica.draining
+        free = replica.kv_blocks - sum(replica.running.values())
+        leaving = [
+            self.state.requests[key].blocks
+            for key in replica.running
+            if self.state.requests[key].leaving is not None
+        ]
+        claimed = [
+            claim.blocks
+            for key, claim in self.state.models[decision.model].claims.items()
+            if claim.slot == decision.slot
+            and key != head.id
+            and TIERS.index(self.state.requests[key].tier) <= TIERS.index(head.tier)
+        ]
+        places = replica.max_batch - len(replica.running) + len(leaving) - len(claimed)
+        blocks = free + sum(leaving) - sum(claimed)
+        assert places < 1 or blocks < why.blocks_needed, "enough leave already"
+        lower = [
+            self.state.requests[key].blocks
+            for key in replica.running
+            if TIERS.index(self.state.requests[key].tier) > TIERS.index(head.tier)
+            and self.state.requests[key].leaving is None
+        ]
+        assert places + len(lower) >= 1
+        assert blocks + sum(lower) >= why.blocks_needed, "it would leave in vain"
 
     def _check_end(self, fact: Fact, decision: d.RequestEnded) -> None:
         if decision.id in self.accepted:
@@ -135,8 +178,26 @@ def check_memory(state: State) -> None:
             assert slot == replica.slot
             assert replica.blocks_used == sum(replica.running.values()) <= replica.kv_blocks
             assert len(replica.running) <= replica.max_batch
+            leaving = [
+                blocks
+                for key, blocks in replica.running.items()
+                if state.requests[key].leaving is not None
+            ]
+            assert (replica.leaving, replica.leaving_blocks) == (len(leaving), sum(leaving))
         assert list(model.replicas) == sorted(model.replicas)
         assert model.pool_tokens_max == max(model.pool_tokens.values(), default=0)
+        for request_id, claim in model.claims.items():
+            assert state.requests[request_id].stage == "waiting"
+            assert not model.replicas[claim.slot].draining
+        running = [
+            request
+            for request in state.requests.values()
+            if request.model == model.profile.model and request.stage == "running"
+        ]
+        assert model.yielding == [
+            sum(x.preemptible and x.leaving is None and x.tier == tier for x in running)
+            for tier in TIERS
+        ]
         _check_queue(state, model)
     _check_heaps(state)
     known = [
@@ -209,12 +270,14 @@ def _check_heaps(state: State) -> None:
 
 
 def _check_nothing_fits(policy: Policy, state: State, model: Model) -> None:
-    """Check by trying all that no dispatch was left out."""
+    """Check by trying all that no dispatch was left out, but where room is kept for another."""
     for request_id in model.queue.first(policy.look_ahead_requests):
         request = state.requests[request_id]
         tokens = request.prompt_tokens + request.max_output_tokens
         for replica in model.replicas.values():
             if replica.draining or len(replica.running) >= replica.max_batch:
+                continue
+            if any(claim.slot == replica.slot for claim in model.claims.values()):
                 continue
             free = replica.kv_blocks - sum(replica.running.values())
             assert free * replica.block_tokens < tokens, f"{request_id} would fit"

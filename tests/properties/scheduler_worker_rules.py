@@ -1,5 +1,6 @@
 """The half of the core's machine that speaks for replicas, honest ones and hostile ones."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -131,6 +132,42 @@ class WorkerRules(RuleBasedStateMachine):
         for _ in range(times):
             self.every_replica_lives(pause_ms)
             self.tell(f.ClockTicked(at_us=self.clock_us))
+
+    @rule(which=st.integers(0, 7), reach=st.integers(-2, 0), missing=st.integers(0, 2))
+    def a_replica_tells_what_it_holds(self, which: int, reach: int, missing: int) -> None:
+        busy = [
+            (model.profile.model, replica)
+            for model in self.core.state.models.values()
+            for replica in model.replicas.values()
+            if replica.running
+        ]
+        if not busy:
+            return
+        model, replica = busy[which % len(busy)]
+        numbers = [self.core.state.requests[key].number for key in replica.running][missing:]
+        self.tell(
+            replace(
+                self.heartbeat(model, replica.slot, replica.incarnation, self.after(1)),
+                read=max(0, replica.dispatches + reach),
+                held=tuple(sorted(numbers)),
+            )
+        )
+
+    @rule(which=st.integers(0, 7), tokens=st.integers(0, 40))
+    def a_replica_tells_how_far_it_is(self, which: int, tokens: int) -> None:
+        running = [x for x in self.core.state.requests.values() if x.stage == "running"]
+        if not running:
+            return
+        request = running[which % len(running)]
+        self.tell(
+            f.WorkProgressed(
+                at_us=self.after(1),
+                model=request.model,
+                slot=request.slot,
+                incarnation=request.incarnation,
+                items=(f.WorkTokens(id=request.id, attempt=request.attempt, output_tokens=tokens),),
+            )
+        )
 
     def heartbeat(self, model: str, slot: int, life: str, at_us: int) -> f.ReplicaHeartbeat:
         return f.ReplicaHeartbeat(

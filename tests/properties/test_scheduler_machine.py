@@ -83,9 +83,12 @@ class CoreMachine(WorkerRules):
         count=st.integers(2, 8),
         model=st.sampled_from(MODELS[:2]),
         size=st.integers(1, 60),
+        tier=st.sampled_from((None, *TIERS)),
         pause_ms=pauses_ms,
     )
-    def burst_arrives(self, count: int, model: str, size: int, pause_ms: int) -> None:
+    def burst_arrives(
+        self, count: int, model: str, size: int, pause_ms: int, tier: Any = None
+    ) -> None:
         at_us = self.after(pause_ms)
         for number in range(count):
             self.tell(
@@ -94,6 +97,7 @@ class CoreMachine(WorkerRules):
                     id=f"burst-{len(self.core.entries)}",
                     model=model,
                     tenant="xyz"[number % 3],
+                    tier=tier,
                     arrived_us=at_us,
                     offset=3,
                     prompt_tokens=size,
@@ -175,6 +179,8 @@ class CoreMachine(WorkerRules):
         attempts_max=st.sampled_from((3, 3, 4, 2, 1)),
         backoff=st.sampled_from(((100, 200, 400), (1,), (3000, 1))),
         lost_ms=st.sampled_from((3000, 3000, 500, 1)),
+        preemptible=st.sampled_from((True, True, True, False)),
+        preemptions_max=st.sampled_from((0, 1, 2, 1000)),
         pause_ms=pauses_ms,
     )
     def policy_changes(  # noqa: PLR0917 - Hypothesis passes by name
@@ -186,6 +192,8 @@ class CoreMachine(WorkerRules):
         attempts_max: int,
         backoff: tuple[int, ...],
         lost_ms: int,
+        preemptible: bool,  # noqa: FBT001 - Hypothesis passes by name
+        preemptions_max: int,
         pause_ms: int,
     ) -> None:
         policy = Policy(
@@ -196,6 +204,8 @@ class CoreMachine(WorkerRules):
             attempts_max=attempts_max,
             retry_backoff_ms=backoff,
             replica_lost_ms=lost_ms,
+            preemptible=preemptible,
+            preemptions_max=preemptions_max,
             default_output_tokens_max=40,
         )
         at_us = self.after(pause_ms)

@@ -23,6 +23,8 @@ class Around(Protocol):
     now_us: int
     tokens_of: dict[str, int]
     started: Counter[str]
+    generated: Counter[str]
+    kept: dict[str, int]
 
     def send(self, fact: Fact) -> None: ...
 
@@ -39,8 +41,10 @@ class Attempt:
     prompt_tokens: int
     tokens_wanted: int
     read_us: int
+    number: int
     tokens: int = 0
-    leaving: bool = False
+    fresh: int = 0
+    leaving: d.LeaveAsked | None = None
 
     def usage(self, iteration_us: int) -> f.Usage:
         return f.Usage(
@@ -48,14 +52,17 @@ class Attempt:
             output_tokens=self.tokens,
             queued_us=0,
             prefill_us=iteration_us,
-            decode_us=max(0, self.tokens - 1) * iteration_us,
-            first_token_us=iteration_us if self.tokens else None,
+            decode_us=max(0, self.fresh - 1) * iteration_us,
+            first_token_us=iteration_us if self.fresh else None,
         )
 
 
 @dataclass
 class Replica:
-    """A replica that makes one token for each running request in each iteration."""
+    """A replica that makes one token for each running request in each iteration.
+
+    What is in `deaf_to` it reads once and cannot make out.
+    """
 
     world: Around
     slot: int
@@ -64,8 +71,10 @@ class Replica:
     max_batch: int
     iteration_us: int
     running: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
+    read_number: int = 0
     alive: bool = True
     frozen: bool = False
+    deaf_to: dict[str, bool] = field(default_factory=dict[str, bool])
     iterating: bool = False
 
     def say_ready(self) -> None:
@@ -98,9 +107,23 @@ class Replica:
                     running=len(self.running),
                     kv_blocks_used=sum(item.blocks for item in self.running.values()),
                     output_tokens=0,
+                    read=self.read_number,
+                    held=tuple(sorted(item.number for item in self.running.values())),
                 )
             )
+            self.progress()
         self.world.after(HEARTBEAT_US, self.beat)
+
+    def progress(self) -> None:
+        items = tuple(
+            f.WorkTokens(id=item.id, attempt=item.attempt, output_tokens=item.tokens)
+            for item in self.running.values()
+            if item.tokens
+        )
+        if items:
+            self.world.send(
+                f.WorkProgressed(model="m", slot=self.slot, incarnation=self.life, items=items)
+            )
 
     def read(self, decision: d.Decision) -> None:
         """Take one message of this replica's slot of the work topic."""
@@ -109,7 +132,7 @@ class Replica:
         elif isinstance(decision, d.LeaveAsked) and decision.incarnation == self.life:
             item = self.running.get(decision.id)
             if item is not None and item.attempt == decision.attempt:
-                item.leaving = True
+                item.leaving = decision
         elif isinstance(decision, d.ReplicaTurnedAway) and decision.incarnation == self.life:
             self.running.clear()
             if decision.rejoin:
@@ -118,6 +141,11 @@ class Replica:
                 self.alive = False
 
     def _join(self, decision: d.RequestDispatched) -> None:
+        self.read_number = decision.number
+        if self.deaf_to.pop(decision.id, None):
+            return
+        # What an earlier attempt generated is on record: none of it is generated again.
+        assert decision.resume_tokens == self.world.kept.get(decision.id, 0)
         self.running[decision.id] = Attempt(
             decision.id,
             decision.attempt,
@@ -125,6 +153,8 @@ class Replica:
             decision.prompt_tokens,
             min(decision.max_output_tokens, self.world.tokens_of.get(decision.id, 1 << 30)),
             self.world.now_us,
+            decision.number,
+            tokens=decision.resume_tokens,
         )
         # The core must never ask for more than there is, whatever it believes.
         assert sum(item.blocks for item in self.running.values()) <= self.kv_blocks
@@ -153,17 +183,22 @@ class Replica:
         done: list[f.WorkDone] = []
         for item in list(self.running.values()):
             if item.leaving:
+                cause = item.leaving.cause
                 left.append(
                     f.WorkDeparture(
                         id=item.id,
                         attempt=item.attempt,
-                        cause="cancelled",
+                        cause=cause,
                         usage=item.usage(self.iteration_us),
                     )
                 )
+                if cause == "preempted":
+                    self.world.kept[item.id] = item.tokens
                 del self.running[item.id]
                 continue
             item.tokens += 1
+            item.fresh += 1
+            self.world.generated[item.id] += 1
             if item.tokens >= item.tokens_wanted:
                 done.append(
                     f.WorkDone(

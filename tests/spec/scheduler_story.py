@@ -202,7 +202,13 @@ def ready(
 
 
 def heartbeat(
-    slot: int = 0, *, at: float = 0, life: str = "L1", model: str = "m"
+    slot: int = 0,
+    *,
+    at: float = 0,
+    life: str = "L1",
+    model: str = "m",
+    read: int = 0,
+    held: tuple[int, ...] | None = None,
 ) -> f.ReplicaHeartbeat:
     return f.ReplicaHeartbeat(
         at_us=us(at),
@@ -212,6 +218,8 @@ def heartbeat(
         running=0,
         kv_blocks_used=0,
         output_tokens=0,
+        read=read,
+        held=held,
     )
 
 
@@ -235,9 +243,9 @@ def started(
 
 
 def progressed(
-    *ids: str, at: float = 0, slot: int = 0, life: str = "L1", attempt: int = 1
+    *ids: str, at: float = 0, slot: int = 0, life: str = "L1", attempt: int = 1, output: int = 5
 ) -> f.WorkProgressed:
-    items = tuple(f.WorkTokens(id=item, attempt=attempt, output_tokens=5) for item in ids)
+    items = tuple(f.WorkTokens(id=item, attempt=attempt, output_tokens=output) for item in ids)
     return f.WorkProgressed(at_us=us(at), model="m", slot=slot, incarnation=life, items=items)
 
 
@@ -296,12 +304,16 @@ def left(
     attempt: int = 1,
     cause: Literal["cancelled", "preempted"] = "cancelled",
     output: int = 5,
+    first_token_ms: float | None = 3,
+    offset: int = 600,
 ) -> f.WorkLeft:
+    used = usage(output=output, first_token_ms=first_token_ms)
     items = tuple(
-        f.WorkDeparture(id=item, attempt=attempt, cause=cause, usage=usage(output=output))
-        for item in ids
+        f.WorkDeparture(id=item, attempt=attempt, cause=cause, usage=used) for item in ids
     )
-    return f.WorkLeft(at_us=us(at), model="m", slot=slot, incarnation=life, offset=600, items=items)
+    return f.WorkLeft(
+        at_us=us(at), model="m", slot=slot, incarnation=life, offset=offset, items=items
+    )
 
 
 def with_policy(**changes: Any) -> Policy:

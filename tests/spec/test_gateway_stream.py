@@ -54,6 +54,24 @@ def test_pieces_of_one_attempt_are_shown_as_they_come() -> None:
     ]
 
 
+def test_an_attempt_that_goes_on_after_a_preemption_is_shown_from_there() -> None:
+    assert shown(
+        piece(0, "one "),
+        piece(1, "two "),
+        piece(2, "three ", attempt=2),
+        piece(3, "four", attempt=2, last=True),
+    ) == ["one ", "two ", "three ", "four"]
+
+
+def test_a_third_attempt_that_goes_on_from_the_same_tokens_shows_none_twice() -> None:
+    assert shown(
+        piece(0, "one "),
+        piece(1, "two ", attempt=2),
+        piece(2, "three ", attempt=2),
+        piece(1, "two ", "three ", "four", attempt=3),
+    ) == ["one ", "two ", "three ", "four"]
+
+
 def test_a_retried_attempt_shows_only_what_goes_beyond_the_one_before() -> None:
     assert shown(
         piece(0, "one "),

@@ -143,6 +143,7 @@ def queued(name: str) -> d.RequestQueued:
         max_output_tokens=1,
         deadline_us=None,
         ahead=0,
+        preemptible=True,
     )
 
 
@@ -165,6 +166,9 @@ def dispatched(name: str, slot: int, blocks: int) -> d.RequestDispatched:
         max_output_tokens=1,
         prompt_tokens=1,
         seed=0,
+        number=1,
+        resume_tokens=0,
+        resume_offset=-1,
     )
 
 

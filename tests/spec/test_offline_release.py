@@ -7,6 +7,7 @@ import pytest
 from schemas import batch_decisions as b
 from schemas import decisions as d
 from schemas.batch_facts import JobItemsArrived, JobSubmitted
+from schemas.policy import Tier
 from services.scheduler.step import next_due_us
 from tests.spec.offline_story import control, item, items, submitted
 from tests.spec.scheduler_story import (
@@ -16,6 +17,7 @@ from tests.spec.scheduler_story import (
     draining,
     finished,
     given,
+    left,
     ready,
     tick,
     us,
@@ -202,3 +204,37 @@ def test_a_hold_lasts_over_the_time_in_which_no_job_waits() -> None:
     finished_job = story.decisions[-1]
     assert isinstance(finished_job, b.JobFinished)
     assert finished_job.report.held == (("paused", 20_000), ("online-waits", 20_000))
+
+
+@pytest.mark.parametrize("tier", ["realtime", "batch"])
+def test_running_items_leave_for_any_online_request_that_lacks_their_room(tier: Tier) -> None:
+    story = given(ready(batch=2, blocks=40), policy=POLICY)
+    story.when(*_job(1000)).when(item(0, at=1001), item(1, at=1001), item(2, at=1001))
+    story.when(arrived("online", at=1002, tier=tier))
+    kinds = [type(decision) for decision in story.decisions]
+    assert kinds[:2] == [d.RequestQueued, d.LeaveAsked]
+    asked = story.decisions[1]
+    assert isinstance(asked, d.LeaveAsked)
+    assert (asked.id, asked.cause) == ("batch/j/1", "preempted")
+    story.when(left("batch/j/1", at=1003, cause="preempted"))
+    assert isinstance(story.decisions[1], d.RequestDispatched)
+    assert story.decisions[1].id == "online"
+
+
+def test_an_item_leaves_for_online_work_however_often_it_has_left() -> None:
+    policy = with_policy(offline_idle_ms=100, preemptions_max=1)
+    story = given(ready(batch=1, blocks=40), policy=policy)
+    story.when(*_job(1000, count=1)).when(item(0, at=1001))
+    for turn in range(3):
+        online = f"online-{turn}"
+        story.when(arrived(online, at=1010 + turn, tier="normal"))
+        assert isinstance(story.decisions[1], d.LeaveAsked)
+        story.when(left("batch/j/0", at=1010 + turn, attempt=turn + 1, cause="preempted"))
+        story.when(finished(online, at=1010 + turn))
+        assert story.state.requests["batch/j/0"].stage == "running"
+
+
+def test_an_item_never_leaves_for_another_item() -> None:
+    story = given(ready(batch=1, blocks=40), policy=POLICY)
+    story.when(*_job(1000)).when(item(0, at=1001), item(1, at=1001))
+    assert not [one for one in story.decisions if isinstance(one, d.LeaveAsked)]

@@ -41,6 +41,7 @@ def test_a_request_is_queued_with_everything_it_asked_for() -> None:
         max_output_tokens=30,
         deadline_us=508_000,  # it counts from the broker's stamp
         ahead=0,
+        preemptible=True,
     )
 
 

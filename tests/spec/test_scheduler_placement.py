@@ -54,6 +54,9 @@ def test_a_dispatch_says_where_why_and_with_what() -> None:
         max_output_tokens=16,
         prompt_tokens=17,
         seed=1908338681,
+        number=2,
+        resume_tokens=0,
+        resume_offset=-1,
     )
 
 
@@ -148,6 +151,7 @@ def test_the_look_ahead_reaches_into_the_lower_tiers() -> None:
         ready(),
         arrived("runs", prompt=40, output=40),
         arrived("large", prompt=80, output=64, tier="realtime"),
+        policy=with_policy(preemptible=False),
     )
     story.when(arrived("small", tier="batch")).then(
         a(d.RequestQueued), a(d.RequestDispatched, id="small")

@@ -201,8 +201,7 @@ def test_a_policy_with_fewer_attempts_counts_from_the_next_loss_on() -> None:
 def test_a_preempted_request_returns_at_once_and_has_lost_nothing() -> None:
     story = given(ready(batch=1), arrived("a", at=1), arrived("b", at=2))
     story.when(left("a", at=4, cause="preempted")).then(
-        a(d.AttemptLost, id="a", why="preempted", losses=0, backoff_ms=0, retry_at_us=4000),
-        a(d.RequestReturned, id="a"),
+        a(d.RequestPreempted, id="a", attempt=1, slot=0, output_tokens=5, output_offset=600),
         # It came back ahead of the younger one, and a wait of nothing has no cause.
         a(d.RequestDispatched, id="a", attempt=2, wait_us=0, waits=()),
     )
@@ -212,7 +211,7 @@ def test_preemptions_do_not_use_up_the_attempts() -> None:
     story = given(ready(), arrived("a"))
     for attempt in range(1, 6):
         story.when(left("a", attempt=attempt, cause="preempted")).then(
-            a(d.AttemptLost, losses=0), a(d.RequestReturned), a(d.RequestDispatched)
+            a(d.RequestPreempted, preemptions=attempt), a(d.RequestDispatched)
         )
     story.when(finished("a", attempt=6)).then(a(d.RequestEnded, attempts=6))
 
@@ -221,7 +220,7 @@ def test_a_preempted_request_goes_on_even_if_the_policy_now_allows_no_more_losse
     story = given(ready(), arrived("a"), failed("a"), tick(100))
     story.when(policy_is(with_policy(attempts_max=1), at=100))
     story.when(left("a", at=101, attempt=2, cause="preempted")).then(
-        a(d.AttemptLost, losses=1, backoff_ms=0), a(d.RequestReturned), a(d.RequestDispatched)
+        a(d.RequestPreempted), a(d.RequestDispatched)
     )
 
 

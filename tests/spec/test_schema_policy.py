@@ -33,6 +33,8 @@ CHANGES: dict[str, Any] = {
     "default_output_tokens_max": 255,
     "default_tier": "batch",
     "default_tenant": "acme",
+    "preemptible": False,
+    "preemptions_max": 4,
     "dedupe_window_ms": 1,
     "dedupe_ids_max": 1,
     "attempts_max": 4,

@@ -1,0 +1,80 @@
+"""Whose the free room of a replica is: what others were asked to leave is kept. Pure; reads only.
+
+A request for which others leave has a claim on their replica: so many blocks and one place. While
+it stands, requests of its tier or a lower one take no more there than is left once all have gone
+that were asked to. One of a higher tier is not bound by it: it goes first. If that eats into the
+claim, so that what is to come no longer meets it, the claim binds nobody: its holder may ask more
+to leave, and else waits as any other.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from services.scheduler.state import RANKS, Model, Replica, Request, State
+
+
+class Room(NamedTuple):
+    """KV blocks and places in the batch."""
+
+    blocks: int
+    places: int
+
+    def holds(self, blocks: int) -> bool:
+        """Return whether one more request fits, with so many blocks."""
+        return self.blocks >= blocks and self.places > 0
+
+
+def blocks_for(tokens: int, block_tokens: int) -> int:
+    """Return the KV blocks that `tokens` tokens take: rounded up."""
+    return -(-tokens // block_tokens)
+
+
+def room(state: State, model: Model, replica: Replica, request: Request) -> Room:
+    """Return what the replica has for `request` now."""
+    free = Room(replica.kv_blocks - replica.blocks_used, replica.max_batch - len(replica.running))
+    if not model.claims:
+        return free
+    to_come = room_to_come(state, model, replica, request)
+    if min(to_come) < 0:
+        return free
+    return Room(min(free.blocks, to_come.blocks), min(free.places, to_come.places))
+
+
+def room_to_come(state: State, model: Model, replica: Replica, request: Request) -> Room:
+    """Return what it will have for `request` once all have left that were asked to.
+
+    Below zero where the claims of others are not met.
+    """
+    blocks = replica.kv_blocks - replica.blocks_used + replica.leaving_blocks
+    places = replica.max_batch - len(replica.running) + replica.leaving
+    rank = RANKS[request.tier]
+    for request_id, claim in model.claims.items():
+        if (
+            claim.slot == replica.slot
+            and request_id != request.id
+            and RANKS[state.requests[request_id].tier] <= rank
+        ):
+            blocks -= claim.blocks
+            places -= 1
+    return Room(blocks, places)
+
+
+def in_order(state: State, model: Model, count: int) -> Iterator[str]:
+    """Yield the first `count` waiting requests in the order in which they are to run.
+
+    Those with a claim come before the others of their tier, the oldest first.
+    """
+    if not model.claims:
+        yield from model.queue.first(count)
+        return
+    holders = [state.requests[request_id] for request_id in model.claims]
+    holders.sort(key=lambda holder: (RANKS[holder.tier], holder.order))
+    holders.reverse()
+    for request_id in model.queue.first(count):
+        rank = RANKS[state.requests[request_id].tier]
+        while holders and RANKS[holders[-1].tier] <= rank:
+            yield holders.pop().id
+        if request_id not in model.claims:
+            yield request_id
+    while holders:
+        yield holders.pop().id

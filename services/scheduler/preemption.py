@@ -1,0 +1,156 @@
+"""Who leaves so that a request of a higher tier can run. Pure; reads only.
+
+Work leaves at the end of an iteration and is computed again later, so what it costs is its prompt
+and its tokens so far. Asked are those of strictly lower tiers that were marked preemptible when
+they were accepted, have not left too often, and do not leave already: on one replica, and no more
+than are needed. The lowest tier leaves first, and within a tier those with the least to compute
+again. Items of offline jobs stand below every tier: they leave first, for any request that is none,
+and as often as it takes, because offline work yields at once. The choice is exact when one is
+enough, which is the usual case; of several it takes the cheapest in turn and then spares each that
+the others make superfluous.
+"""
+
+from typing import NamedTuple
+
+from schemas.decisions import LeaveAsked, Preemption
+from schemas.policy import TIERS
+from services.scheduler.claims import Room, blocks_for, room_to_come
+from services.scheduler.state import RANKS, Model, Replica, Request, State
+
+# Tokens to compute again, by tier, the highest tier first; then how many leave.
+Cost = tuple[int, ...]
+
+
+class Choice(NamedTuple):
+    """Those that would leave on one replica, the cheapest first."""
+
+    cost: Cost
+    replica: Replica
+    blocks_needed: int
+    victims: list[Request]
+    candidates: int
+
+
+def tokens_lost(request: Request) -> int:
+    """Return how many tokens must be computed again when the request leaves."""
+    return request.prompt_tokens + request.output_tokens
+
+
+def ask(state: State, model: Model, request: Request, replicas: list[Replica]) -> LeaveAsked | None:
+    """Return who is to leave next for `request`, or None when nobody is, or enough leave already.
+
+    `replicas` take work, and `request` fits on none of them as they are.
+    """
+    below = model.yielding[RANKS[request.tier] + 1 :]
+    if not any(below) and (request.of_job or not model.offline.running):
+        return None
+    best: Choice | None = None
+    tokens = request.prompt_tokens + request.max_output_tokens
+    for replica in replicas:
+        blocks = blocks_for(tokens, replica.block_tokens)
+        to_come = room_to_come(state, model, replica, request)
+        if to_come.holds(blocks):
+            return None
+        if blocks <= replica.kv_blocks:
+            lacking = Room(max(0, blocks - to_come.blocks), max(0, 1 - to_come.places))
+            found = _cheapest(state, replica, request, lacking, blocks)
+            if found is not None and (best is None or found.cost < best.cost):
+                best = found
+    return None if best is None else _asked(request, best)
+
+
+def _cheapest(
+    state: State, replica: Replica, request: Request, lacking: Room, blocks_needed: int
+) -> Choice | None:
+    """Return the cheapest set of victims on a replica that gives what is lacking, or None."""
+    candidates = [
+        victim
+        for victim in [state.requests[request_id] for request_id in replica.running]
+        if _stands_below(victim, request) and may_leave(state, victim)
+    ]
+    candidates.sort(key=order_of_leaving)
+    enough = _enough(candidates, lacking)
+    single = next(
+        (victim for victim in candidates if _meets([victim], lacking)),
+        None,
+    )
+    choices = [victims for victims in (enough, [single] if single else None) if victims]
+    if not choices:
+        return None
+    victims = min(choices, key=_cost)
+    return Choice(_cost(victims), replica, blocks_needed, victims, len(candidates))
+
+
+def may_leave(state: State, request: Request) -> bool:
+    """Return whether a running request may be asked to leave."""
+    if not request.preemptible or request.leaving is not None:
+        return False
+    if request.of_job:
+        return True
+    policy = state.settings.at(request.model, request.tier, request.tenant)
+    return request.preemptions < policy.preemptions_max
+
+
+def order_of_leaving(request: Request) -> tuple[bool, int, int, int]:
+    """Return the key by which requests leave: of a job, lowest tier, least lost, youngest."""
+    return not request.of_job, -RANKS[request.tier], tokens_lost(request), -request.order
+
+
+def _stands_below(victim: Request, request: Request) -> bool:
+    below = RANKS[victim.tier] > RANKS[request.tier]
+    return below or (victim.of_job and not request.of_job)
+
+
+def _enough(candidates: list[Request], lacking: Room) -> list[Request] | None:
+    """Return the first candidates that are enough together, less each that is superfluous."""
+    taken: list[Request] = []
+    for victim in candidates:
+        taken.append(victim)
+        if _meets(taken, lacking):
+            break
+    else:
+        return None
+    for victim in reversed(taken.copy()):
+        others = [other for other in taken if other is not victim]
+        if _meets(others, lacking):
+            taken = others
+    return taken
+
+
+def _meets(victims: list[Request], lacking: Room) -> bool:
+    blocks = sum(victim.blocks for victim in victims)
+    return len(victims) >= lacking.places and blocks >= lacking.blocks
+
+
+def _cost(victims: list[Request]) -> Cost:
+    by_tier = [0] * len(TIERS)
+    for victim in victims:
+        by_tier[RANKS[victim.tier]] += tokens_lost(victim)
+    return (*by_tier, len(victims))
+
+
+def _asked(request: Request, choice: Choice) -> LeaveAsked:
+    victim, replica = choice.victims[0], choice.replica
+    slots_free = replica.max_batch - len(replica.running)
+    return LeaveAsked(
+        id=victim.id,
+        model=victim.model,
+        slot=victim.slot,
+        incarnation=victim.incarnation,
+        attempt=victim.attempt,
+        cause="preempted",
+        preemption=Preemption(
+            for_id=request.id,
+            for_tier=request.tier,
+            lacks="kv" if slots_free else "slots",
+            blocks_needed=choice.blocks_needed,
+            blocks_free=replica.kv_blocks - replica.blocks_used,
+            slots_free=slots_free,
+            tier=victim.tier,
+            blocks=victim.blocks,
+            tokens_lost=tokens_lost(victim),
+            preemptions=victim.preemptions,
+            candidates=choice.candidates,
+            leaving=len(choice.victims),
+        ),
+    )

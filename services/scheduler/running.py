@@ -1,0 +1,89 @@
+"""What runs on which replica: dispatched, asked to leave, gone. Pure; changed only by evolve.
+
+Everything that counts the running requests changes here, so that the counts agree: the blocks and
+places of a replica, those of them that are about to come free, and how many could be asked for more
+room. A request gives its room back at one place, `end`.
+"""
+
+from schemas import decisions as d
+from schemas import facts as f
+from services.scheduler.state import RANKS, AttemptGone, Claim, Model, Request, State
+
+
+def begin(state: State, model: Model, request: Request, decision: d.RequestDispatched) -> None:
+    """Remember that a request runs, and where; its claim to room is met."""
+    request.stage = "running"
+    request.since_us = state.now_us
+    request.attempt = decision.attempt
+    request.slot = decision.slot
+    request.incarnation = decision.incarnation
+    request.blocks = decision.blocks
+    request.number = decision.number
+    request.leaving = None
+    replica = model.replicas[decision.slot]
+    replica.dispatches = decision.number
+    replica.running[request.id] = decision.blocks
+    replica.blocks_used += decision.blocks
+    model.claims.pop(request.id, None)
+    if request.of_job:
+        model.offline.running += 1
+    if request.preemptible:
+        model.yielding[RANKS[request.tier]] += 1
+
+
+def leave(state: State, decision: d.LeaveAsked) -> None:
+    """Remember that a running request was asked to leave, and whose its room is then."""
+    request = state.requests[decision.id]
+    model = state.models[request.model]
+    if request.leaving is None:
+        replica = model.replicas[request.slot]
+        replica.leaving_blocks += request.blocks
+        replica.leaving += 1
+        if request.preemptible:
+            model.yielding[RANKS[request.tier]] -= 1
+    request.leaving = decision.cause
+    if decision.preemption is not None:
+        claim = Claim(decision.slot, decision.preemption.blocks_needed)
+        model.claims[decision.preemption.for_id] = claim
+
+
+def end(state: State, request: Request) -> None:
+    """Remember that an attempt is over: its room is free, if its replica still is there."""
+    request.run_us += state.now_us - request.since_us
+    request.since_us = state.now_us
+    model = state.models[request.model]
+    if request.of_job:
+        model.offline.running -= 1
+    replica = model.replicas.get(request.slot)
+    if replica is not None and replica.incarnation == request.incarnation:
+        replica.blocks_used -= replica.running.pop(request.id)
+        if request.leaving is not None:
+            replica.leaving_blocks -= request.blocks
+            replica.leaving -= 1
+        state.touched[request.model] = None
+    if request.preemptible and request.leaving is None:
+        model.yielding[RANKS[request.tier]] -= 1
+
+
+def drop_claims(model: Model, slot: int) -> None:
+    """Forget the claims on a replica that takes nothing more."""
+    model.claims = {key: claim for key, claim in model.claims.items() if claim.slot != slot}
+
+
+def never_reached(state: State, fact: f.ReplicaHeartbeat) -> list[AttemptGone]:
+    """Return the attempts that a replica has passed without having them.
+
+    It read its work up to dispatch `read`, and reports go out in the order of what happened: so one
+    up to there that is neither held nor reported was never taken in. Work on its way is above it.
+    """
+    if fact.held is None:
+        return []
+    replica = state.models[fact.model].replicas[fact.slot]
+    held = frozenset(fact.held)
+    why = f"replica {fact.model}/{fact.slot} read past it without taking it in"
+    requests = [state.requests[request_id] for request_id in replica.running]
+    return [
+        AttemptGone(request.id, request.attempt, request.slot, why)
+        for request in requests
+        if request.number <= fact.read and request.number not in held
+    ]
