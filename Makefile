@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(BIN)/uv
 
-.PHONY: setup demo test check format bench lock clean
+.PHONY: setup demo test test-long check format bench lock clean
 
 setup: .venv/.installed
 
@@ -22,6 +22,10 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest
+
+# Faults at their full length: a minute without broker or ClickHouse, 50 kills, kills of everything.
+test-long: setup
+	$(BIN)/pytest -m long
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@ Every effect of a decision carries the headers `headway-cell`, `headway-epoch`, 
 `headway-index`; a reader drops what is not above the last (seq, index) it has seen from that cell.
 """
 
+import base64
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -11,6 +12,7 @@ from pydantic import Field
 
 from schemas.decisions import Outcome, Reason, Waits
 from schemas.facts import AnyWorkerFact, Number, Usage
+from schemas.ids import Source
 from schemas.message import message
 from schemas.policy import Tier
 
@@ -23,6 +25,8 @@ HEADER_ARRIVED_US = "headway-arrived-us"
 # On work for a replica: "LIFE NUMBER", for whom it is and its dispatch number. It can be read when
 # the message itself cannot, so that the worker can tell that it has passed it.
 HEADER_DISPATCH = "headway-dispatch"
+# Of a record that could not be decoded, this much goes into its dead letter.
+DEAD_LETTER_BODY_BYTES_MAX = 512 * 1024
 # Of a number in a header: what 64 bits hold.
 _DIGITS_MAX = 18
 
@@ -205,6 +209,20 @@ class DeadLetter:
     reason: str
     body_bytes: int
     body_base64: str | None
+
+
+def dead_letter(source: Source, raw: bytes | None, reason: str) -> DeadLetter:
+    """Return the dead letter for the record at `source`, its value `raw`; a long one is cut."""
+    topic, partition, offset = source
+    body = None if raw is None else base64.b64encode(raw[:DEAD_LETTER_BODY_BYTES_MAX]).decode()
+    return DeadLetter(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        reason=reason,
+        body_bytes=len(raw or b""),
+        body_base64=body,
+    )
 
 
 @message

@@ -6,7 +6,7 @@ value gives the same bytes in every process, which is what replay compares.
 
 import hashlib
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -24,9 +24,10 @@ from schemas.bus import (
     WorkLeave,
 )
 from schemas.decisions import AnyDecision, Decision
-from schemas.facts import AnyFact
+from schemas.faults import sentence
 from schemas.ledger import Entry
 from schemas.policy import Policy
+from schemas.policy_set import PolicySet
 from schemas.profile import Profile
 
 _CHAIN_PREFIX = b',"chain":"'
@@ -53,6 +54,7 @@ BusMessage = (
     | BatchStatus
     | BatchHold
     | Policy
+    | PolicySet
     | Profile
 )
 _BUS: TypeAdapter[BusMessage] = TypeAdapter(
@@ -60,7 +62,6 @@ _BUS: TypeAdapter[BusMessage] = TypeAdapter(
 )
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 _DECISIONS: TypeAdapter[tuple[Decision, ...]] = TypeAdapter(tuple[AnyDecision, ...])
-_FACT: TypeAdapter[Any] = TypeAdapter(AnyFact)
 
 
 class CodecError(ValueError):
@@ -98,11 +99,6 @@ def decode(raw: bytes | None) -> BusMessage:
 def encode_decisions(decisions: tuple[Decision, ...]) -> bytes:
     """Return the canonical JSON array of the decisions of one entry."""
     return _DECISIONS.dump_json(decisions)
-
-
-def encode_fact(fact: Any) -> bytes:
-    """Return the canonical JSON of one fact."""
-    return _FACT.dump_json(fact)
 
 
 def encode_entry(entry: Entry, chain_before: str) -> tuple[bytes, str]:
@@ -158,11 +154,10 @@ def explain(error: ValidationError) -> str:
     if error.error_count() > _FAULTS_COUNTED_MAX:
         # Pydantic would build an account of each first: minutes and gigabytes, for a hostile value.
         return f"{error.error_count()} fields are wrong"
-    parts: list[str] = []
-    for item in error.errors(include_url=False, include_input=False)[:_FAULTS_TOLD_MAX]:
-        where = ".".join(str(step) for step in item["loc"]) or "message"
-        parts.append(f"{where}: {item['msg']}")
-    told = "; ".join(parts)
+    # What was given is quoted of a few: of many, that would be most of a large message, again.
+    few = error.error_count() <= _FAULTS_TOLD_MAX
+    faults = error.errors(include_url=False, include_input=few)[:_FAULTS_TOLD_MAX]
+    told = "; ".join(sentence(fault) for fault in faults)
     return told if len(told) <= _TOLD_CHARS_MAX else told[: _TOLD_CHARS_MAX - 1] + "…"
 
 

@@ -24,6 +24,15 @@ class Position:
     epoch: int = 0
 
 
+def is_foreign(value: bytes | None) -> bool:
+    """Return whether no owner wrote the record: it does not even begin with an entry."""
+    try:
+        decode_line(split_record(value)[0])
+    except CodecError:
+        return True
+    return False
+
+
 class Continuity:
     """Reads the records of one ledger in the order of their offsets and keeps what counts.
 

@@ -11,12 +11,11 @@ bounded: pydantic's own account of a hostile 4 MB record takes seconds and gigab
 
 import json
 import math
-import re
 from typing import Annotated, Any, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
+from schemas.faults import sentence
 from schemas.ids import NAME_CHARS_MAX, REQUEST_ID_CHARS_MAX
 from schemas.message import message
 from schemas.requests import Cancel, InferenceRequest
@@ -40,8 +39,6 @@ _CLASSES: dict[str, type[InferenceRequest] | type[Cancel]] = {
 _ANY_REQUEST: TypeAdapter[InferenceRequest | Cancel] = TypeAdapter(
     Annotated[InferenceRequest | Cancel, Field(discriminator="kind")]
 )
-# How pydantic's sentences start; the field's name takes the place.
-_SUBJECT = re.compile(r"^(Input|String|Tuple|Dictionary) ")
 
 
 @message
@@ -181,11 +178,11 @@ def _broken_rules(kind: str, value: dict[str, Any]) -> str:
     try:
         _ANY_REQUEST.validate_json(json.dumps(_shorten(known_first | value, levels=3)))
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_input=False)
+        faults = error.errors(include_url=False)
         paths = [fault["loc"][1:] for fault in faults]
         # A list of which an element is wrong also counts as too short; only the element is.
         inner = {path[:end] for path in paths for end in range(1, len(path))}
-        told = [_sentence(kind, fault) for fault in faults if fault["loc"][1:] not in inner]
+        told = [sentence(fault, kind) for fault in faults if fault["loc"][1:] not in inner]
         return "; ".join(told[:FAULTS_MAX])
     # Python's parser keeps the last of two equal names, the validator looks at both.
     return "metadata holds a name twice, and one of its values is not acceptable"
@@ -199,17 +196,3 @@ def _shorten(value: Any, levels: int) -> Any:
     if isinstance(value, list) and levels:
         return [_shorten(inner, levels - 1) for inner in cast("list[Any]", value)]
     return value
-
-
-def _sentence(kind: str, fault: ErrorDetails) -> str:
-    where = fault["loc"][1:]
-    if fault["type"] == "value_error":
-        return fault["msg"].removeprefix("Value error, ")
-    name = ".".join(str(step) for step in where)
-    if fault["type"] == "missing":
-        return f"{name} is required"
-    if fault["type"] == "extra_forbidden":
-        return f"{name} is not a field of {kind}"
-    if where[-1] == "[key]":
-        name = f"a name in {where[0]}"
-    return f"{name} {_SUBJECT.sub('', fault['msg'])}"

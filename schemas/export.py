@@ -25,6 +25,7 @@ from schemas.codec import BusMessage
 from schemas.decisions import Decision
 from schemas.facts import Fact
 from schemas.ledger import Entry
+from schemas.policy_form import form_schema
 from schemas.requests import Cancel, InferenceRequest
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -148,11 +149,19 @@ def _registry() -> Mapping[str, MessageKind]:
 SCHEMAS = _registry()
 
 
+def files() -> dict[str, str]:
+    """Return the contents of schemas/json by file name: every kind, and the form of a policy."""
+    form = {"$schema": DIALECT, **form_schema()}
+    texts = {f"{kind.name}.json": kind.json_text() for kind in SCHEMAS.values()}
+    texts["policy-file.json"] = json.dumps(form, indent=2, ensure_ascii=False) + "\n"
+    return texts
+
+
 if __name__ == "__main__":  # pragma: no cover - a test runs it as a process of its own
     import sys
     from pathlib import Path
 
     folder = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).with_name("json")
     folder.mkdir(parents=True, exist_ok=True)
-    for kind in SCHEMAS.values():
-        (folder / f"{kind.name}.json").write_text(kind.json_text(), encoding="utf-8")
+    for file_name, text in files().items():
+        (folder / file_name).write_text(text, encoding="utf-8")

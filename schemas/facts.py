@@ -37,13 +37,17 @@ class OwnerTookOver:
 
 @message
 class PolicyActivated:
-    """From this entry on, decisions are made under `policy`."""
+    """From this entry on, decisions are made under `policy`.
+
+    `based_on` is the version that it was made from; null for the built-in one.
+    """
 
     kind: Literal["policy-activated.v1"] = "policy-activated.v1"
     at_us: int
     policy: Policy
     who: str
     why: str
+    based_on: int | None = None
 
 
 @message

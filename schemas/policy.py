@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from schemas.ids import ModelName, TenantName
 from schemas.message import message
 from schemas.tunable import PER_MODEL, PER_TENANT, PER_TIER, tunable
 
@@ -18,6 +19,8 @@ Tier = Literal["realtime", "critical", "normal", "batch"]
 TIERS: tuple[Tier, ...] = ("realtime", "critical", "normal", "batch")
 
 DAY_MS = 86_400_000
+# The recorder keeps a version in 32 bits.
+VERSION_MAX = 2**31 - 1
 PositiveMs = Annotated[int, Field(ge=1, le=DAY_MS)]
 _OWN = "Headway's own choice"
 
@@ -27,14 +30,14 @@ class Override:
     """Another value of one key, for what it names; None names everything.
 
     Of several that fit, the one that names a tenant wins over one that names a model, and that over
-    one that names a tier; between two alike the later one wins.
+    one that names a tier. No two of a key name the same (schemas/policy_check holds it).
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
-    model: str | None = None
+    model: ModelName | None = None
     tier: Tier | None = None
-    tenant: str | None = None
+    tenant: TenantName | None = None
     key: str
     value: int | bool | str | None
 
@@ -53,7 +56,7 @@ class Policy:
     ] = "default"
     version: Annotated[
         int,
-        tunable("Grows by one with each change.", unit="", origin="counted", ge=1),
+        tunable("Grows by one with each change.", unit="", origin="counted", ge=1, le=VERSION_MAX),
     ] = 1
     overrides: Annotated[
         tuple[Override, ...],
@@ -173,6 +176,7 @@ class Policy:
             unit="ids",
             origin="about 40 MB of memory",
             ge=1,
+            le=10_000_000,
         ),
     ] = 200_000
     attempts_max: Annotated[
@@ -325,7 +329,13 @@ class Policy:
     ] = 500
     snapshot_entries: Annotated[
         int,
-        tunable("Entries between two snapshots of the state.", unit="entries", origin=_OWN, ge=1),
+        tunable(
+            "Entries between two snapshots of the state.",
+            unit="entries",
+            origin=_OWN,
+            ge=1,
+            le=100_000_000,
+        ),
     ] = 100_000
     payload_cache_bytes: Annotated[
         int,
@@ -334,6 +344,7 @@ class Policy:
             unit="bytes",
             origin=_OWN,
             ge=0,
+            le=64 * 1024**3,
         ),
     ] = 64 * 1024 * 1024
 

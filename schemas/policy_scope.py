@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from schemas.policy import Override, Policy, Tier
 
-_Where = tuple[str | None, Tier | None, str | None]
+# (model, tier, tenant); None is not named.
+Where = tuple[str | None, Tier | None, str | None]
 
 
 class Settings:
@@ -22,9 +23,9 @@ class Settings:
         self._models = {override.model for override in policy.overrides}
         self._tiers = {override.tier for override in policy.overrides}
         self._tenants = {override.tenant for override in policy.overrides}
-        self._answers: dict[_Where, Policy] = {}
+        self._answers: dict[Where, Policy] = {}
 
-    def at(self, model: str, tier: Tier | None = None, tenant: str | None = None) -> Policy:
+    def at(self, model: str | None, tier: Tier | None = None, tenant: str | None = None) -> Policy:
         """Return the policy that holds there; its `overrides` are those of the whole."""
         if not self.policy.overrides:
             return self.policy
@@ -38,18 +39,23 @@ class Settings:
             found = self._answers[where] = self._resolved(where)
         return found
 
-    def _resolved(self, where: _Where) -> Policy:
-        model, tier, tenant = where
-        fitting = [
-            override
-            for override in self.policy.overrides
-            if override.model in {None, model}
-            and override.tier in {None, tier}
-            and override.tenant in {None, tenant}
-        ]
-        # The sort is stable, so of two alike the later one is put last and wins.
-        fitting.sort(key=_precedence)
-        return replace(self.policy, **{override.key: override.value for override in fitting})
+    def _resolved(self, where: Where) -> Policy:
+        chosen = fitting(self.policy, where)
+        return replace(self.policy, **{override.key: override.value for override in chosen})
+
+
+def fitting(policy: Policy, where: Where) -> list[Override]:
+    """Return the overrides that hold for a (model, tier, tenant), the one that wins last."""
+    model, tier, tenant = where
+    chosen = [
+        override
+        for override in policy.overrides
+        if override.model in {None, model}
+        and override.tier in {None, tier}
+        and override.tenant in {None, tenant}
+    ]
+    chosen.sort(key=_precedence)
+    return chosen
 
 
 def _precedence(override: Override) -> tuple[bool, bool, bool]:

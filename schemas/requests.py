@@ -117,8 +117,10 @@ class InferenceRequest(BaseModel):
 
     @model_validator(mode="after")
     def _one_input(self) -> "InferenceRequest":
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("give either prompt or messages, and not both")
+        if self.prompt is None and self.messages is None:
+            raise ValueError("give a prompt or messages; there is neither")
+        if self.prompt is not None and self.messages is not None:
+            raise ValueError("give either prompt or messages; there are both")
         return self
 
 

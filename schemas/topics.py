@@ -141,10 +141,10 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         CONFIG,
         "policies and model profiles",
-        ("policy.v1", "profile.v1"),
+        ("policy-set.v1", "profile.v1"),
         ("operators",),
         ("cell", "planner"),
-        "kind and name",
+        "kind and name; of a policy also its version and a digest, so that every one is kept",
         "one",
         None,
     ),

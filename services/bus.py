@@ -7,6 +7,7 @@ through `bounded`.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from aiokafka.structs import ConsumerRecord
 
 from schemas.profile import Profile
 from schemas.topics import TOPICS, WORK_PREFIX, Topic, work_topic
+from services import batches
 
 T = TypeVar("T")
 
@@ -31,6 +33,7 @@ CALL_S_MAX = 10.0
 STOP_S_MAX = 3.0
 REQUEST_BYTES_MAX = 16 * 1024 * 1024
 SESSION_MS = 6_000
+TOPIC_POLL_S = 0.05
 # Copies of each record on a cluster; a single broker holds one.
 REPLICAS_MAX = 3
 # A fetch that finds nothing comes back after this long, so a stop never waits longer for it.
@@ -47,6 +50,9 @@ _FINAL = {
         PolicyViolationError,
     )
 }
+
+# No record may stop a reader, whoever makes its consumer.
+batches.install()
 
 Headers = list[tuple[str, bytes]]
 Record = ConsumerRecord[bytes, bytes]
@@ -185,24 +191,33 @@ async def read_range(
     Ends too where the rest of the range holds no records (transaction markers, compacted ones).
 
     Raises:
-        BusError: the broker went silent before the end was reached.
+        BusError: the broker went silent before the end was reached, or answers and gives nothing:
+            a consumer can stand still for ever after a broker's restart.
     """
     if start >= end:
         return
     consumer.seek(partition, start)
+    moved_s, stood_at = time.monotonic(), start
     while True:
         got = await bounded(consumer.getmany(partition, timeout_ms=1000), "answer a fetch")
         for record in got.get(partition, ()):
             if record.offset >= end:
                 return
             yield record
-        if not got:
-            position = await bounded(consumer.position(partition), "tell a position")
-            stable_end = await _stable_end(consumer, partition)
-            if position >= min(end, stable_end):
+        position = await bounded(consumer.position(partition), "tell a position")
+        if got or position != stood_at:
+            moved_s, stood_at = time.monotonic(), position
+            if position >= end:
                 return
-        elif await bounded(consumer.position(partition), "tell a position") >= end:
+        elif position >= min(end, await _stable_end(consumer, partition)):
             return
+        elif time.monotonic() - moved_s > CALL_S_MAX:
+            raise BusError(
+                f"Kafka gave nothing of {partition.topic}/{partition.partition} from offset"
+                f" {position} on for {CALL_S_MAX:g} s, though there should be records up to"
+                f" {end - 1}; a new consumer may get on, so try again, and look at the broker's log"
+                " if that stands still too"
+            )
 
 
 async def _stable_end(consumer: AIOKafkaConsumer, partition: TopicPartition) -> int:
@@ -232,17 +247,34 @@ async def partition_count(bootstrap: str, topic: str) -> int:
 async def ensure_topics(bootstrap: str, cells: int) -> int:
     """Create every topic that is missing; return the number of cells of the deployment.
 
-    A deployment that exists keeps its number of cells, whatever is asked for.
+    A deployment that exists keeps its number of cells, whatever is asked for: as many as its first
+    topic has partitions.
 
     Raises:
         BusError: the broker refused; the sentence names the topic.
     """
-    existing = await partition_count(bootstrap, TOPICS[0].name)
-    cells = existing or cells
-    wanted = [topic for topic in TOPICS if topic.partitions != "work-slots"]
-    counts = {topic.name: topic.partition_count(cells) for topic in wanted}
-    await _create(bootstrap, {topic.name: topic for topic in wanted}, counts)
-    return cells
+    first, *others = [topic for topic in TOPICS if topic.partitions != "work-slots"]
+    agreed = await partition_count(bootstrap, first.name)
+    if not agreed:
+        # Alone, so that of two processes that begin together the one that comes first decides.
+        await _create(bootstrap, {first.name: first}, {first.name: first.partition_count(cells)})
+        agreed = await _count_once_there(bootstrap, first.name)
+    counts = {topic.name: topic.partition_count(agreed) for topic in others}
+    await _create(bootstrap, {topic.name: topic for topic in others}, counts)
+    return agreed
+
+
+async def _count_once_there(bootstrap: str, topic: str) -> int:
+    """Return how many partitions a topic has that was just created: it is seen a little later."""
+    until_s = time.monotonic() + CALL_S_MAX
+    while not (count := await partition_count(bootstrap, topic)):
+        if time.monotonic() > until_s:
+            raise BusError(
+                f"Kafka took the topic {topic} and did not show it within {CALL_S_MAX:g} s;"
+                " is the broker's controller up?"
+            )
+        await asyncio.sleep(TOPIC_POLL_S)
+    return count
 
 
 async def ensure_work_topic(bootstrap: str, profile: Profile) -> int:

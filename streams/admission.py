@@ -24,11 +24,13 @@ from schemas.facts import (
 )
 from schemas.ids import Source
 from schemas.policy import Policy
+from schemas.policy_set import PolicySet, refusal, unreadable_because
 from schemas.profile import Profile
 from schemas.requests import Cancel, InferenceRequest
-from schemas.topics import BATCH_JOBS, CONFIG, REQUESTS, WORKER_EVENTS
+from schemas.topics import BATCH_JOBS, CONFIG, REQUESTS
+from services.batches import fault_of, raw_value
 from services.bus import Record
-from streams import batches
+from streams import jobs
 
 CountTokens = Callable[[InferenceRequest], int]
 CREATE_TIME = 0
@@ -55,25 +57,32 @@ class Edge:
 
     Attributes:
         profiles: of the models, as the core knows them; the owner keeps it up to date.
+        policy: in force once all that was read so far is on the ledger.
     """
 
     def __init__(self, cells: int, counter_of: Callable[[Profile], CountTokens]) -> None:
         self.profiles: dict[str, Profile] = {}
+        self.policy = Policy()
         self._cells = cells
         self._counter_of = counter_of
         self._counters: dict[str, tuple[Profile, CountTokens]] = {}
 
     def read(self, record: Record, at_us: int) -> Read | None:
         """Return the record's fact, or None for a config tombstone, which asks for nothing."""
+        source = (record.topic, record.partition, record.offset)
+        fault = fault_of(record)
+        if fault is not None:
+            return Read(unreadable(record, at_us, fault), source, raw_value(record))
         if record.topic == CONFIG and record.value is None:
             return None
-        if record.topic == BATCH_JOBS:
-            fact, payload = self._job(record, at_us), None
-        elif record.topic == REQUESTS:
+        if record.topic == REQUESTS:
             fact, payload = self._request(record, at_us)
+        elif record.topic == BATCH_JOBS:
+            fact, payload = self._job(record, at_us), None
+        elif record.topic == CONFIG:
+            fact, payload = self._config(record, at_us), None
         else:
-            fact, payload = self._message(record, at_us)
-        source = (record.topic, record.partition, record.offset)
+            fact, payload = self._report(record, at_us)
         return Read(fact, source, record.value, payload)
 
     def _request(self, record: Record, at_us: int) -> tuple[Fact, InferenceRequest | None]:
@@ -151,10 +160,35 @@ class Edge:
         return known[1](asked)
 
     def _job(self, record: Record, at_us: int) -> Fact:
-        found = batches.read_record(record, at_us, batches.sent_on_by(record, self._cells))
+        found = jobs.read_record(record, at_us, jobs.sent_on_by(record, self._cells))
         return unreadable(record, at_us, found) if isinstance(found, str) else found
 
-    def _message(self, record: Record, at_us: int) -> tuple[Fact, messages.WorkerReport | None]:
+    def _config(self, record: Record, at_us: int) -> Fact:
+        try:
+            message = decode(record.value)
+        except CodecError as error:
+            return unreadable(record, at_us, unreadable_because(record.value) or str(error))
+        raw = record.value or b""
+        if len(raw) > FACT_BYTES_MAX:
+            return unreadable(record, at_us, f"it is longer than {FACT_BYTES_MAX} bytes")
+        if isinstance(message, Profile):
+            return ProfileSet(at_us=at_us, profile=message)
+        if not isinstance(message, PolicySet):
+            reason = unreadable_because(raw) or _does_not_belong(message, record)
+            return unreadable(record, at_us, reason)
+        refused = refusal(self.policy, message, record.key, raw)
+        if refused is not None:
+            return unreadable(record, at_us, refused)
+        self.policy = message.policy
+        return PolicyActivated(
+            at_us=at_us,
+            policy=message.policy,
+            who=message.who,
+            why=message.why,
+            based_on=message.based_on,
+        )
+
+    def _report(self, record: Record, at_us: int) -> tuple[Fact, messages.WorkerReport | None]:
         try:
             message = decode(record.value)
         except CodecError as error:
@@ -162,18 +196,16 @@ class Edge:
         if _fact_bytes(record, message) > FACT_BYTES_MAX:
             reason = f"without texts it is longer than {FACT_BYTES_MAX} bytes"
             return unreadable(record, at_us, reason), None
-        if record.topic == CONFIG and isinstance(message, Policy):
-            who = f"{record.topic} offset {record.offset}"
-            return PolicyActivated(at_us=at_us, policy=message, who=who, why="published"), None
-        if record.topic == CONFIG and isinstance(message, Profile):
-            return ProfileSet(at_us=at_us, profile=message), None
-        if record.topic == WORKER_EVENTS and isinstance(message, messages.WorkerReport):
-            return _report(record, message, at_us), message
-        reason = f"a {message.kind} does not belong on {record.topic}"
-        return unreadable(record, at_us, reason), None
+        if isinstance(message, messages.WorkerReport):
+            return _reported(record, message, at_us), message
+        return unreadable(record, at_us, _does_not_belong(message, record)), None
 
 
-def _report(record: Record, report: messages.WorkerReport, at_us: int) -> Fact:
+def _does_not_belong(message: BusMessage, record: Record) -> str:
+    return f"a {message.kind} does not belong on {record.topic}"
+
+
+def _reported(record: Record, report: messages.WorkerReport, at_us: int) -> Fact:
     fact = report.fact
     if not isinstance(fact, WorkFinished | WorkLeft):
         return replace(fact, at_us=at_us)
@@ -202,7 +234,7 @@ def unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:
         partition=record.partition,
         offset=record.offset,
         reason=reason,
-        body_bytes=len(record.value or b""),
+        body_bytes=len(raw_value(record) or b""),
     )
 
 

@@ -5,8 +5,7 @@ read once more from its source. Each message carries the decision's id in its he
 drops one that it has seen. Touches no network itself; payloads come through `Sources`.
 """
 
-import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from schemas import batch_decisions as b
@@ -18,10 +17,21 @@ from schemas.facts import WorkFinished, WorkLeft
 from schemas.ids import replica_name
 from schemas.ledger import Entry
 from schemas.requests import InferenceRequest
-from schemas.topics import BATCH_JOBS, DEAD_LETTER, REQUESTS, RESULTS, work_topic
-from streams import batches
+from schemas.topics import (
+    BATCH_JOBS,
+    DEAD_LETTER,
+    REQUESTS,
+    RESULTS,
+    WORKER_EVENTS,
+    work_topic,
+)
+from streams import jobs
 
-DEAD_LETTER_BODY_BYTES_MAX = 512 * 1024
+# A record of headway.results takes 16 MiB, with its key and headers. A worker's report of as much
+# makes an outcome that is longer, and one that came compressed may hold more.
+RESULT_BYTES_MAX = 16 * 1024 * 1024 - 64 * 1024
+# What is left of such a text: as JSON a character may take six bytes.
+CUT_TEXT_CHARS = RESULT_BYTES_MAX // 8
 
 Headers = list[tuple[str, bytes]]
 
@@ -42,7 +52,7 @@ class Sources(Protocol):
         ...
 
     async def raw(self, topic: str, partition: int, offset: int) -> bytes | None:
-        """Return the raw value of any input record, or None if it is null or gone."""
+        """Return the raw value of any input record, or None if it is null, gone or out of reach."""
         ...
 
 
@@ -132,10 +142,8 @@ async def _messages(
     if isinstance(decision, d.RequestRouted):
         return await _routed(entry.cell, decision, sources, cells)
     if isinstance(decision, d.MessageDeadLettered):
-        raw = await sources.raw(decision.topic, decision.partition, decision.offset)
-        letter = dead_letter(
-            decision.topic, decision.partition, decision.offset, decision.reason, raw
-        )
+        source = (decision.topic, decision.partition, decision.offset)
+        letter = messages.dead_letter(source, await sources.raw(*source), decision.reason)
         key = f"{decision.topic}/{decision.partition}/{decision.offset}"
         return [(DEAD_LETTER, entry.cell, key, encode(letter), [])]
     raise TypeError(f"no effect is defined for the decision {decision.kind}")
@@ -144,27 +152,12 @@ async def _messages(
 async def _of_job(entry: Entry, decision: b.JobDecision, sources: Sources) -> list[_Message]:
     if isinstance(decision, b.JobMessageRouted):
         raw = await sources.raw(BATCH_JOBS, entry.cell, decision.offset)
-        return batches.routed(entry.cell, decision, raw)
-    told = batches.status_of(entry, decision)
+        return jobs.routed(entry.cell, decision, raw)
+    told = jobs.status_of(entry, decision)
     if isinstance(decision, b.ItemsReleased):
         items = await sources.items(decision.offset)
-        return [*batches.released(entry, decision, items), *told]
+        return [*jobs.released(entry, decision, items), *told]
     return told
-
-
-def dead_letter(
-    topic: str, partition: int, offset: int, reason: str, raw: bytes | None
-) -> messages.DeadLetter:
-    """Return the dead letter for a record that could not be decoded; a long body is cut."""
-    body = None if raw is None else raw[:DEAD_LETTER_BODY_BYTES_MAX]
-    return messages.DeadLetter(
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        reason=reason,
-        body_bytes=len(raw or b""),
-        body_base64=None if body is None else base64.b64encode(body).decode(),
-    )
 
 
 async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
@@ -238,7 +231,16 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
         policy_version=entry.policy_version,
         policy_digest=entry.policy_digest,
     )
-    return encode(result)
+    value = encode(result)
+    if text is None or len(value) <= RESULT_BYTES_MAX:
+        return value
+    cut = (
+        f"the text is cut to {CUT_TEXT_CHARS} of its {len(text)} characters: the outcome would not"
+        f" fit into a record; all of it is in {WORKER_EVENTS}/{entry.cell} at offset"
+        f" {decision.output_offset}"
+    )
+    detail = f"{decision.detail}; {cut}" if decision.detail else cut
+    return encode(replace(result, text=text[:CUT_TEXT_CHARS], detail=detail))
 
 
 def outputs_in(report: messages.WorkerReport) -> dict[str, Output] | None:

@@ -20,9 +20,10 @@ from schemas.ledger import Entry
 from schemas.requests import InferenceRequest
 from schemas.topics import BATCH_JOBS, CONFIG, LEDGER, REQUESTS, WORKER_EVENTS
 from services import bus
+from services.batches import raw_value
 from streams.admission import Read
-from streams.batches import items_in
 from streams.effects import Output, outputs_in
+from streams.jobs import items_in
 from streams.payloads import Payloads
 
 # Without a record for this long, the end offsets are asked for: either there is nothing to read,
@@ -119,13 +120,18 @@ class Inputs:
         Raises:
             bus.BusError: the broker is silent, or the consumer stands still before the end.
         """
-        call = self._consumer.getmany(self._jobs, timeout_ms=0, max_records=JOB_RECORDS_MAX)
+        # By itself and first: the client empties one partition before it turns to the next, and
+        # thousands of requests that wait to be read must not keep a new policy waiting.
+        call = self._consumer.getmany(self._config, timeout_ms=0, max_records=records_max)
         got = dict(await bus.bounded(call, "answer a fetch"))
-        others = [part for part in self._partitions if part != self._jobs]
-        call = self._consumer.getmany(
-            *others, timeout_ms=0 if got else wait_ms, max_records=records_max
-        )
-        got.update(await bus.bounded(call, "answer a fetch"))
+        if not got:
+            call = self._consumer.getmany(self._jobs, timeout_ms=0, max_records=JOB_RECORDS_MAX)
+            got = dict(await bus.bounded(call, "answer a fetch"))
+            others = [part for part in self._partitions if part != self._jobs]
+            call = self._consumer.getmany(
+                *others, timeout_ms=0 if got else wait_ms, max_records=records_max
+            )
+            got.update(await bus.bounded(call, "answer a fetch"))
         now_s = time.monotonic()
         self._moved_s.update(dict.fromkeys(got, now_s))
         # Each by itself: heartbeats come all the time, and say nothing about the requests.
@@ -158,6 +164,10 @@ class Inputs:
                     )
                 self._consumer.seek(partition, position)
         self._moved_s.update(dict.fromkeys(partitions, time.monotonic()))
+
+    def resize(self, cache_bytes: int) -> None:
+        """Keep up to `cache_bytes` of prompts in memory from now on."""
+        self._requests.resize(cache_bytes)
 
     async def ledger_end(self) -> int:
         """Return the end offset of the cell's ledger."""
@@ -257,19 +267,19 @@ class Inputs:
         again = self._raw_again.get((topic, partition))
         if again is None:
             again = self._raw_again[topic, partition] = Payloads(
-                self._bootstrap, topic, partition, bytes_max=0, parse=lambda value: value
+                self._bootstrap, topic, partition, bytes_max=0, parse=raw_value
             )
         return await again.get(offset)
 
 
-def _parse_request(raw: bytes | None) -> InferenceRequest | None:
-    asked = read_request(raw)
+def _parse_request(record: RawRecord) -> InferenceRequest | None:
+    asked = read_request(record.value)
     return asked if isinstance(asked, InferenceRequest) else None
 
 
-def _parse_outputs(raw: bytes | None) -> dict[str, Output] | None:
+def _parse_outputs(record: RawRecord) -> dict[str, Output] | None:
     try:
-        report = decode(raw)
+        report = decode(record.value)
     except CodecError:
         return None
     return outputs_in(report) if isinstance(report, messages.WorkerReport) else None

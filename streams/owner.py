@@ -30,13 +30,14 @@ from schemas.facts import (
 )
 from schemas.ids import Source
 from schemas.ledger import Entry
-from schemas.policy import Policy
+from schemas.policy_history import built_in
 from schemas.profile import Profile
-from schemas.topics import LEDGER, REQUESTS, WORK_PREFIX, work_topic
+from schemas.topics import LEDGER, REQUESTS
 from services import bus
 from services.scheduler.step import governing, next_due_us, step
 from streams.admission import CountTokens, Edge, Read, unreadable
 from streams.effects import Effect, effects_of
+from streams.fence import only_strangers_before, only_strangers_until
 from streams.inputs import Inputs
 from streams.publisher import Publisher
 from streams.recovery import (
@@ -47,6 +48,7 @@ from streams.recovery import (
     recover_cell,
 )
 from streams.snapshotter import Snapshotter
+from streams.work_topics import WorkTopics, record_of
 
 # A ledger record is full at this size. The topic takes 16 times as much, because a single entry may
 # hold many decisions.
@@ -97,8 +99,7 @@ class Owner:
         self._publisher = Publisher(bootstrap)
         self._snapshots = Snapshotter(cell, self._publisher)
         self._inputs = Inputs(bootstrap, cell)
-        # How many partitions each work topic has; none is known of a model without a profile.
-        self._work_partitions: dict[str, int] = {}
+        self._work_topics = WorkTopics(bootstrap, cell, self._publisher)
         self._append_began_s = 0.0
 
     def stop(self) -> None:
@@ -121,8 +122,7 @@ class Owner:
         """
         try:
             await self._take_over()
-            cache_bytes = self._state.policy.payload_cache_bytes
-            await self._inputs.start(self._shell.inputs, cache_bytes)
+            await self._inputs.start(self._shell.inputs, self._state.policy.payload_cache_bytes)
             await self._publish_missing()
             await self._read_config()
             await self._serve()
@@ -151,9 +151,11 @@ class Owner:
         self._epoch = fact.epoch
         facts: deque[Sourced] = deque([(fact, None)])
         if self._shell.position.next_seq == 0:
-            who, why = "headway", "the built-in default of a new deployment"
-            first = PolicyActivated(at_us=fact.at_us, policy=Policy(), who=who, why=why)
-            facts.append((first, None))
+            first = built_in()
+            activated = PolicyActivated(
+                at_us=fact.at_us, policy=first.policy, who=first.who, why=first.why
+            )
+            facts.append((activated, None))
         try:
             entries = await self._append(facts)
         except SupersededError as error:
@@ -173,6 +175,7 @@ class Owner:
         self._state = recovered.state
         self._shell = recovered.shell
         self._snapshots.adopt(recovered.pointers)
+        self._edge.policy = self._state.policy
         for name, model in self._state.models.items():
             self._edge.profiles[name] = model.profile
 
@@ -183,8 +186,13 @@ class Owner:
         partition that many cells write to (routed requests) may get a message twice; its reader
         drops the second by its headers.
         """
+        refused: list[tuple[Profile, str]] = []
         for model in self._state.models.values():
-            await self._prepare_work_topic(model.profile)
+            try:
+                await self._work_topics.prepare(model.profile)
+            except bus.RefusedError as error:
+                # It was to be had when the profile was recorded.
+                refused.append((model.profile, str(error)))
         effects = await self._effects_of(self._missing)
         owned = {(e.topic, e.partition) for e in effects if e.topic != REQUESTS}
         tails = await self._inputs.effect_tails(sorted(owned))
@@ -196,6 +204,17 @@ class Owner:
         await self._check_alone()
         await self._publisher.publish(lacking, self._missing[-1].seq)
         self._missing = []
+        await self._put_away(refused)
+
+    async def _put_away(self, refused: list[tuple[Profile, str]]) -> None:
+        """Record the profiles whose models cannot be served any more, and why."""
+        facts: deque[Sourced] = deque()
+        for profile, reason in refused:
+            log.error("cell %d: %s cannot be served: %s", self._cell, profile.model, reason)
+            record = await record_of(self._bootstrap, profile)
+            if record is not None:
+                facts.append((unreadable(record, self._now_us(), reason), None))
+        await self._carry_out(facts)
 
     async def _read_config(self) -> None:
         """Take in every policy and profile before the first request, so none is unknown."""
@@ -235,12 +254,17 @@ class Owner:
             if due_us is None or due_us > at_us:
                 return
             facts.append((ClockTicked(at_us=at_us), None))
+        await self._carry_out(facts)
+
+    async def _carry_out(self, facts: deque[Sourced]) -> None:
+        """Append the facts, taking them out, and publish the effects of what was decided."""
         while facts:
             entries = await self._append(facts)
             effects = await self._effects_of(entries)
             await self._check_alone()
             await self._publisher.publish(effects, entries[-1].seq)
             self._inputs.forget(entries)
+            self._inputs.resize(self._state.policy.payload_cache_bytes)
 
     def _is_new(self, read: Read) -> bool:
         """Return whether a fact was not recorded before.
@@ -280,22 +304,24 @@ class Owner:
             entries.append(entry)
             record_bytes += len(raw)
             seq += 1
-        expected = self._shell.ledger_offset
+        expected, value = self._shell.ledger_offset, b"\n".join(lines)
         self._append_began_s = time.monotonic()
         sent = self._ledger.send_and_wait(
             LEDGER,
-            b"\n".join(lines),
+            value,
             key=b"%d" % self._cell,
             partition=self._cell,
             headers=self._marks(),
         )
         offset = (await bus.bounded(sent, "acknowledge a ledger record")).offset
-        if offset != expected:
+        if offset != expected and not await only_strangers_before(
+            self._bootstrap, self._cell, expected, offset, value
+        ):
             raise SupersededError(
                 f"cell {self._cell}: the record of seq {entries[0].seq} came to stand at offset"
                 f" {offset}, not {expected}: another owner has appended; this one stops"
             )
-        self._shell.ledger_offset = expected + 1
+        self._shell.ledger_offset = offset + 1
         self._shell.position = Position(next_seq=seq, chain=chain, epoch=self._epoch)
         return entries
 
@@ -325,12 +351,13 @@ class Owner:
         stood_s = time.monotonic() - self._append_began_s
         if stood_s <= self._frozen_s:
             return
-        end = await self._inputs.ledger_end()
-        if end != self._shell.ledger_offset:
+        start, end = self._shell.ledger_offset, await self._inputs.ledger_end()
+        if end != start and not await only_strangers_until(self._bootstrap, self._cell, start, end):
             raise SupersededError(
                 f"cell {self._cell}: stood still for {stood_s:.1f} s, and the ledger went on to"
                 f" offset {end} meanwhile; this owner stops"
             )
+        self._shell.ledger_offset = end
 
     def _marks(self) -> bus.Headers:
         self._publisher.count_acks()
@@ -341,50 +368,22 @@ class Owner:
         return marks
 
     async def _prepared(self, fact: ProfileSet, record: bus.Record) -> Fact:
-        """Return the fact once its model can be served, or the one that it never can be.
-
-        Kafka refuses a topic whose name is too much like another's: a.b beside a_b.
-        """
+        """Return the fact once its model can be served, or the one that it never can be."""
         try:
-            await self._prepare_work_topic(fact.profile)
+            await self._work_topics.prepare(fact.profile)
         except bus.RefusedError as error:
             return unreadable(record, fact.at_us, str(error))
         self._edge.profiles[fact.profile.model] = fact.profile
         return fact
 
-    async def _prepare_work_topic(self, profile: Profile) -> None:
-        partitions = await bus.ensure_work_topic(self._bootstrap, profile)
-        topic = work_topic(profile.model)
-        if partitions > self._work_partitions.get(topic, partitions):
-            await self._publisher.look_at_topics()
-        self._work_partitions[topic] = partitions
-
     async def _effects_of(self, entries: Iterable[Entry]) -> list[Effect]:
-        """Return the effects of the entries, less those for a work partition that is not there.
-
-        A report may name any model and slot, and nobody listens then to what it is told.
-        """
+        """Return the effects of the entries, less those for a work partition that is not there."""
         effects = [
             effect
             for entry in entries
             for effect in await effects_of(entry, self._inputs, self._cells)
         ]
-        return [effect for effect in effects if self._has_reader(effect)]
-
-    def _has_reader(self, effect: Effect) -> bool:
-        if not effect.topic.startswith(WORK_PREFIX):
-            return True
-        if effect.partition < self._work_partitions.get(effect.topic, 0):
-            return True
-        log.warning(
-            "cell %d: there is no %s/%d to publish (seq %d, index %d) to",
-            self._cell,
-            effect.topic,
-            effect.partition,
-            effect.seq,
-            effect.index,
-        )
-        return False
+        return [effect for effect in effects if self._work_topics.has_reader(effect)]
 
     def _now_us(self) -> int:
         """The one reading of the clock: µs since the epoch. The core never lets it go back."""

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from services import bus
+from services.batches import raw_value
 
 V = TypeVar("V")
 
@@ -26,7 +27,7 @@ class Payloads(Generic[V]):
         bootstrap: of the broker.
         topic, partition: where the values lie.
         bytes_max: how much is kept, by the size of the raw values.
-        parse: decodes a raw value, or returns None for one that is of no use.
+        parse: decodes a record, or returns None for one that is of no use.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Payloads(Generic[V]):
         partition: int,
         *,
         bytes_max: int,
-        parse: Callable[[bytes | None], V | None],
+        parse: Callable[[bus.Record], V | None],
     ) -> None:
         self._bootstrap = bootstrap
         self._partition = TopicPartition(topic, partition)
@@ -52,6 +53,15 @@ class Payloads(Generic[V]):
         self.forget(offset)
         self._kept[offset] = (value, raw_bytes)
         self._kept_bytes += raw_bytes
+        self._make_room()
+
+    def resize(self, bytes_max: int) -> None:
+        """Keep up to `bytes_max` from now on."""
+        if bytes_max != self._bytes_max:
+            self._bytes_max = bytes_max
+            self._make_room()
+
+    def _make_room(self) -> None:
         while self._kept_bytes > self._bytes_max and len(self._kept) > 1:
             _, (_, dropped_bytes) = self._kept.popitem(last=False)
             self._kept_bytes -= dropped_bytes
@@ -104,9 +114,9 @@ class Payloads(Generic[V]):
         found: V | None = None
         for record in records:
             self._next_offset = record.offset + 1
-            value = self._parse(record.value)
+            value = self._parse(record)
             if value is not None and record.offset not in self._kept:
-                self.keep(record.offset, value, len(record.value or b""))
+                self.keep(record.offset, value, len(raw_value(record) or b""))
             if record.offset == offset:
                 found = value
         return found

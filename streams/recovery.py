@@ -5,14 +5,16 @@ of the rules never rewrites the past. Reads the bus, writes nothing.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from schemas.codec import CodecError, decode_line, split_record
-from schemas.continuity import Continuity, Position
+from schemas.bus import header_number
+from schemas.codec import CodecError
+from schemas.continuity import Continuity, Position, is_foreign
 from schemas.facts import CancelAsked, RequestArrived, RequestRefused
 from schemas.ledger import Entry
 from schemas.topics import LEDGER, SNAPSHOTS
@@ -166,22 +168,16 @@ async def last_marks(
     published_seq = -1
     pointers: set[Pointer] = set()
     async for record in bus.read_range(consumer, ledger, max(start, end - _TAIL_RECORDS), end):
-        if not _is_an_owners(record):
+        if is_foreign(record.value):
             continue
         headers = dict(record.headers)
-        published_seq = max(published_seq, int(headers.get(HEADER_PUBLISHED, b"-1")))
-        text = headers.get(HEADER_SNAPSHOTS, b"").decode(errors="replace")
+        # Anybody can write headers: what is not an owner's mark says nothing.
+        with contextlib.suppress(ValueError):
+            published_seq = max(published_seq, header_number(headers, HEADER_PUBLISHED))
+        text = (headers.get(HEADER_SNAPSHOTS) or b"").decode(errors="replace")
         pointers.update(snapshots.read_pointers(text))
     newest_first = sorted(pointers, key=lambda pointer: (-pointer.seq, -pointer.first))
     return Marks(published_seq, newest_first)
-
-
-def _is_an_owners(record: bus.Record) -> bool:
-    try:
-        decode_line(split_record(record.value)[0])
-    except CodecError:
-        return False
-    return True
 
 
 async def best_snapshot(

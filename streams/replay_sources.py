@@ -207,7 +207,9 @@ def _file_lines(path: Path) -> Iterator[bytes]:
                 if raw.strip():
                     yield raw.rstrip(b"\r\n")
     except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{path} cannot be read: {error}") from error
+        # Of an error of the system, its own words name the file again.
+        why = getattr(error, "strerror", None) or error
+        raise SourceError(f"{path} cannot be read: {why}") from error
 
 
 def _opened(path: Path, mode: str) -> IO[bytes]:

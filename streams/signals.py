@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from schemas.bus import DepthSignal, ModelDepth
+from schemas.bus import DepthSignal, ModelDepth, dead_letter
 from schemas.codec import CodecError, encode
 from schemas.continuity import Continuity
 from schemas.topics import DEAD_LETTER, LEDGER, SIGNALS, SNAPSHOTS
 from services import bus
 from streams.depth import DepthFold, Freshness
-from streams.effects import dead_letter
 from streams.recovery import best_snapshot, last_marks
 from streams.snapshots import Pointer
 
@@ -266,7 +265,7 @@ class Depths:
         )
         if self._producer is None:
             return
-        letter = dead_letter(LEDGER, held.cell, offset, reason, value)
+        letter = dead_letter((LEDGER, held.cell, offset), value, reason)
         key = f"{LEDGER}/{held.cell}/{offset}".encode()
         sent = self._producer.send_and_wait(
             DEAD_LETTER, encode(letter), key=key, partition=held.cell

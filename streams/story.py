@@ -7,6 +7,7 @@ over is `unexplained_us`, and it is 0 in a sound ledger.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Literal
 
 from schemas import decisions as d
@@ -18,27 +19,35 @@ from streams.story_parts import (
     TO_AND_FROM_WORKER,
     DecisionId,
     Event,
+    Present,
     Segment,
     Stage,
     Story,
     compared,
+    counted,
+    numbers,
 )
 
-__all__ = ["Event", "Segment", "Stage", "Story", "tell"]
+__all__ = ["Event", "Present", "Segment", "Stage", "Story", "tell"]
+
+NOT_ON_RECORD = "not on record"
 
 
-def tell(request_id: str, entries: Iterable[Entry]) -> Story | None:
+def tell(request_id: str, entries: Iterable[Entry], now_us: int = 0) -> Story | None:
     """Return the story of a request, or None when no entry speaks of it.
 
     Args:
         request_id: whose story.
-        entries: in the order of each cell's ledger; those that name the request, and the ones that
-            say what held its model's queue back, from the last before its arrival on.
+        entries: in the order of each cell's ledger; those that name the request, the ones that say
+            what held its model's queue back, from the last before its arrival on, and the newest of
+            its cell.
+        now_us: up to when the story of a request is told that has not ended; without it, up to the
+            newest entry. What held a queue back then holds it still: a change would be on record.
     """
     teller = _Teller(request_id)
     for entry in entries:
         teller.read(entry)
-    return teller.finish()
+    return teller.finish(now_us)
 
 
 class _Teller:
@@ -52,12 +61,14 @@ class _Teller:
         self._since_us = 0
         self._at: DecisionId = (0, 0, 0)
         self._arrival: tuple[str, int] | None = None
-        self._progress_told = False
         self._first_token_told = False
         # Of the run that is open, once its worker has reported its end.
         self._usage: f.Usage | None = None
+        # Of the present attempt.
+        self._tokens = 0
+        self._started_event: int | None = None
 
-    def finish(self) -> Story | None:
+    def finish(self, now_us: int) -> Story | None:
         story = self._story
         if not story.events:
             return None
@@ -65,13 +76,43 @@ class _Teller:
             # Only cancels, or only a part of the ledger: nothing to count the time from.
             story.arrived_us = story.until_us = story.events[0].at_us
         elif story.stage != "ended":
-            story.until_us = max(self._now_us.get(story.cell, 0), self._since_us)
+            story.newest_entry_us = self._now_us.get(story.cell, max(self._now_us.values()))
+            story.until_us = max(story.newest_entry_us, self._since_us, now_us)
+            story.present = self._present()
             if story.stage in ("waiting", "backoff"):
                 self._close_wait(story.until_us)
             elif story.stage == "running":
                 self._segment("run", "running", story.until_us)
+        else:
+            story.newest_entry_us = self._now_us[story.cell]
+        # They stand in the order of their meaning, which holds where times are equal.
         story.events.sort(key=lambda event: event.at_us)
         return story
+
+    def _present(self) -> Present:
+        story, since_us = self._story, self._since_us
+        match story.stage:
+            case "waiting":
+                cause, why, decision = self._cause()
+                return Present("waiting", cause, why, since_us, decision)
+            case "backoff":
+                lost = [event for event in story.events if event.what == "attempt lost"]
+                return Present("backoff", "backoff", lost[-1].detail, since_us)
+            case "running":
+                joined = "" if self._started_event is not None else "; it has not joined a batch"
+                why = f"attempt {story.attempts} on {story.replica}: {self._so_far()}"
+                return Present("running", None, why + joined, since_us)
+            case _:
+                last = story.events[-1]
+                return Present(story.stage, None, f"{last.what}: {last.detail}", since_us)
+
+    def _cause(self) -> tuple[str, str, DecisionId | None]:
+        """Return what holds the request's queue back, the numbers compared, and which one says."""
+        blocked = self._blocked.get(self._story.model)
+        if blocked is None:
+            return NOT_ON_RECORD, "", None
+        decision, decision_id = blocked
+        return decision.cause, numbers(decision), decision_id
 
     def read(self, entry: Entry) -> None:
         cell = entry.cell
@@ -104,7 +145,7 @@ class _Teller:
             return
         via = "" if fact.routed_by is None else f", sent on by cell {fact.routed_by[0]}"
         if isinstance(fact, f.RequestArrived):
-            detail = f"{fact.prompt_tokens} prompt tokens, {fact.body_bytes} bytes{via}"
+            detail = f"{counted(fact.prompt_tokens, 'prompt token')}, {fact.body_bytes} bytes{via}"
         else:
             detail = f"{fact.detail}{via}"
         self._event(fact.arrived_us, "arrived", detail)
@@ -120,13 +161,19 @@ class _Teller:
         for item in fact.items:
             if item.id == self._id:
                 name = replica_name(fact.model, fact.slot)
+                if item.attempt == self._story.attempts:
+                    self._started_event = len(self._story.events)
                 self._event(now_us, "started", f"attempt {item.attempt} joined {name}'s batch")
 
     def progressed(self, fact: f.WorkProgressed, now_us: int) -> None:
         for item in fact.items:
-            if item.id == self._id and not self._progress_told:
-                self._progress_told = True
-                self._event(now_us, "progressed", f"{item.output_tokens} tokens so far")
+            if item.id == self._id and item.attempt == self._story.attempts:
+                first, self._tokens = not self._tokens, item.output_tokens
+                if first:
+                    self._event(now_us, "progressed", self._so_far())
+
+    def _so_far(self) -> str:
+        return f"{counted(self._tokens, 'token')} so far"
 
     def reported(self, fact: f.WorkFinished | f.WorkLeft, _now_us: int) -> None:
         for item in fact.items:
@@ -174,8 +221,8 @@ class _Teller:
         story.attempts = decision.attempt
         story.replica = replica_name(decision.model, decision.slot)
         self._check(decision.wait_us)
-        self._progress_told = False
         self._usage = None
+        self._tokens, self._started_event = 0, None
         detail = (
             f"attempt {decision.attempt} to {story.replica}: {decision.blocks} KV blocks of"
             f" {decision.blocks_free} free, {decision.running} running there"
@@ -268,19 +315,15 @@ class _Teller:
     def _queue_blocked(self, decision: d.QueueBlocked, now_us: int) -> None:
         if decision.model == self._story.model and self._story.stage == "waiting":
             self._close_wait(now_us)
-            self._event(now_us, f"held back: {decision.cause}", _numbers(decision))
+            self._event(now_us, f"held back: {decision.cause}", numbers(decision))
         self._blocked[decision.model] = (decision, self._at)
 
     def _close_wait(self, now_us: int) -> None:
         if self._story.stage == "backoff":
             self._wait_segment("backoff", now_us, "the pause before the next attempt")
             return
-        blocked = self._blocked.get(self._story.model)
-        if blocked is None:
-            self._wait_segment("not on record", now_us, "")
-        else:
-            decision, decision_id = blocked
-            self._wait_segment(decision.cause, now_us, _numbers(decision), decision_id)
+        cause, why, decision_id = self._cause()
+        self._wait_segment(cause, now_us, why, decision_id)
 
     def _close_run(self, now_us: int) -> None:
         """Part a run by the worker's own durations; the bus has what is left over."""
@@ -292,15 +335,31 @@ class _Teller:
             self._first_token_told = True
             first_us = self._since_us + usage.first_token_us
             ms = (first_us - self._story.arrived_us) / 1000
-            self._event(min(first_us, now_us), "first token", f"{ms:.1f} ms after the arrival")
-        tokens = f"{usage.output_tokens} tokens"
+            self._first_token(min(first_us, now_us), usage, f"{ms:.1f} ms after the arrival")
+        tokens = counted(usage.output_tokens, "token")
         for label, us, why in (
             ("queued at the worker", usage.queued_us, "until it joined the batch"),
-            ("prefill", usage.prefill_us, f"{usage.prompt_tokens} tokens"),
+            ("prefill", usage.prefill_us, counted(usage.prompt_tokens, "token")),
             ("decode", usage.decode_us, tokens),
         ):
             self._segment("run", label, min(self._since_us + us, now_us), why)
         self._segment("run", TO_AND_FROM_WORKER, now_us, "over the bus, both ways")
+
+    def _first_token(self, at_us: int, usage: f.Usage, detail: str) -> None:
+        """Tell of the first token, after the start of its attempt.
+
+        Its time is known from the worker's durations alone, and the start's from the report, which
+        came later over the bus: so the start takes its time from the durations too.
+        """
+        events, started_at = self._story.events, self._started_event
+        cell, seq, index = self._at
+        first = Event(at_us, cell, seq, index, "first token", detail)
+        if started_at is None:
+            events.append(first)
+            return
+        started = events[started_at]
+        joined_us = min(started.at_us, self._since_us + usage.queued_us, at_us)
+        events[started_at : started_at + 1] = [replace(started, at_us=joined_us), first]
 
     def _wait_segment(
         self, cause: str, to_us: int, why: str, decision: DecisionId | None = None
@@ -340,25 +399,6 @@ class _Teller:
         self._story.events.append(
             Event(at_us, cell, seq, None if index < 0 else index, what, detail)
         )
-
-
-def _numbers(decision: d.QueueBlocked) -> str:
-    """Return the numbers that were compared when the queue was held back."""
-    waiting = f"{decision.waiting} waiting"
-    match decision.cause:
-        case "kv":
-            return (
-                f"{waiting}; {decision.head} needs {decision.blocks_needed} KV blocks, at most"
-                f" {decision.blocks_free_max} are free on a replica"
-            )
-        case "slots":
-            return f"{waiting}; {decision.replicas_ready} replicas ready, all of them full"
-        case "no-replica":
-            return f"{waiting}; no replica is ready"
-        case "cold-start":
-            return f"{waiting}; no replica is ready, one is loading"
-        case _:
-            return waiting
 
 
 _FACTS: dict[type, Callable[[_Teller, Any, int], None]] = {

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from schemas.decisions import CAUSES, Outcome, Preemption, Reason
+from schemas.decisions import CAUSES, Outcome, Preemption, QueueBlocked, Reason
 from schemas.facts import Usage
 from schemas.policy import Tier
 
@@ -12,6 +12,30 @@ Stage = Literal["unknown", "routed", "waiting", "running", "backoff", "ended"]
 DecisionId = tuple[int, int, int]
 
 TO_AND_FROM_WORKER = "to and from the worker"
+
+
+def counted(number: int, what: str) -> str:
+    """Return the number with its word, in the plural unless it is one."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def numbers(decision: QueueBlocked) -> str:
+    """Return the numbers that were compared when the queue was held back."""
+    waiting = f"{decision.waiting} waiting"
+    match decision.cause:
+        case "kv":
+            return (
+                f"{waiting}; {decision.head} needs {decision.blocks_needed} KV blocks, at most"
+                f" {decision.blocks_free_max} are free on a replica"
+            )
+        case "slots":
+            return f"{waiting}; {decision.replicas_ready} replicas ready, all of them full"
+        case "no-replica":
+            return f"{waiting}; no replica is ready"
+        case "cold-start":
+            return f"{waiting}; no replica is ready, one is loading"
+        case _:
+            return waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +75,32 @@ class Event:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Where a request that has not ended stands now.
+
+    Attributes:
+        cause: what holds it back, of CAUSES or "not on record"; None when nothing does.
+        why: the numbers that were compared when that cause came up; or how far a run has got.
+        since_us: from when on it stands there.
+        decision: which one says so, if one does.
+    """
+
+    stage: Stage
+    cause: str | None
+    why: str
+    since_us: int
+    decision: DecisionId | None = None
+
+
 @dataclass(slots=True)
 class Story:
     """All about one request, in order.
 
     Attributes:
-        until_us: up to when it is told: its end, or the last entry that was read.
+        until_us: up to when it is told: its end; while it lives, now or the last entry if later.
+        newest_entry_us: the stamp of the last entry of its cell that was read.
+        present: where it stands at `until_us`; None once it is over.
         wait_us, run_us: as the segments add up.
         recorded_wait_us: as the core recorded it last, at a dispatch or at the end.
         unexplained_us: recorded_wait_us less the waits of the segments up to that record.
@@ -72,6 +116,8 @@ class Story:
     stage: Stage = "unknown"
     arrived_us: int = 0
     until_us: int = 0
+    newest_entry_us: int = 0
+    present: Present | None = None
     prompt_tokens: int = 0
     max_output_tokens: int = 0
     attempts: int = 0
@@ -87,6 +133,11 @@ class Story:
     events: list[Event] = field(default_factory=list[Event])
     segments: list[Segment] = field(default_factory=list[Segment])
     policies: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+
+    @property
+    def over(self) -> bool:
+        """Whether it has its outcome."""
+        return self.stage == "ended"
 
     @property
     def wait_us(self) -> int:

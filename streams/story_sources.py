@@ -5,6 +5,7 @@ looked through as bytes and only those that matter are decoded.
 """
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +27,8 @@ class Sieve:
     """Keeps the lines of one cell's ledger that tell of one request.
 
     Those are the lines that name it and, from the last before it on, those that say what held a
-    queue back. Void records (see schemas/continuity.py) are left out by the same rule, read off
-    the first line of each record.
+    queue back; until it has ended, the newest line too. Void records (see schemas/continuity.py)
+    are left out by the same rule, read off the first line of each record.
 
     Attributes:
         lines: what is kept. named: whether any of it names the request.
@@ -40,6 +41,7 @@ class Sieve:
         self._epoch = 0
         self._next_seq = 0
         self._done = False
+        self._newest = b""
         self.lines: list[bytes] = []
         self.named = False
 
@@ -54,8 +56,15 @@ class Sieve:
             return
         lines = value.split(b"\n")
         self._epoch, self._next_seq = epoch, seq + len(lines)
+        self._newest = lines[-1]
         for line in lines:
             self._sift(line)
+
+    def finish(self) -> list[bytes]:
+        """Return what is kept, once the ledger is read to its end."""
+        if self.named and not self._done and self.lines[-1] is not self._newest:
+            self.lines.append(self._newest)
+        return self.lines
 
     def _sift(self, line: bytes) -> None:
         self._seen += 1
@@ -93,8 +102,8 @@ async def story_from_kafka(
             if on_records is not None:
                 on_records(cell, count)
         if sieve.named:
-            entries.extend(_decoded(sieve.lines))
-    return tell(request_id, entries)
+            entries.extend(_decoded(sieve.finish()))
+    return tell(request_id, entries, _now_us())
 
 
 def story_from_store(client: Any, request_id: str) -> Story | None:
@@ -110,19 +119,25 @@ def story_from_store(client: Any, request_id: str) -> Story | None:
     named = client.query(_STORE_RANGE, parameters={"id": request_id}).result_rows
     needle = '"id":' + _TEXT.dump_json(request_id).decode()
     entries: list[Entry] = []
-    for cell, first, last in named:
-        bounds = {"needle": needle, "cell": cell, "first": first, "last": last}
+    for cell, first, last_named, over in named:
+        bounds = {"needle": needle, "cell": cell, "first": first, "last": last_named}
+        if not over:
+            newest = client.query(_STORE_NEWEST, parameters={"cell": cell}).result_rows
+            bounds["last"] = newest[0][0]
         rows = client.query(_STORE_LINES, parameters=bounds).result_rows
         entries.extend(_decoded([as_bytes(row[0]) for row in rows]))
-    return tell(request_id, entries)
+    return tell(request_id, entries, _now_us())
 
 
 # A request's first and last entries bring decisions about it, so the index over those finds it.
 _STORE_RANGE = """
-SELECT cell, min(seq), max(seq) FROM decision_rows WHERE request_id = {id:String}
+SELECT cell, min(seq), max(seq), argMax(kind, (seq, index)) = 'request-ended.v1'
+FROM decision_rows WHERE request_id = {id:String}
 GROUP BY cell ORDER BY cell
 """
-# Before the request's first entry, the last word on each queue; then all that concerns it.
+_STORE_NEWEST = "SELECT max(seq) FROM ledger WHERE cell = {cell:Int32}"
+# Before the request's first entry, the last word on each queue; then all that concerns it, and the
+# last one: of a request that lives, the newest of its cell.
 _STORE_LINES = """
 WITH blocked AS (
     SELECT seq, model FROM decision_rows
@@ -131,11 +146,16 @@ WITH blocked AS (
 SELECT raw FROM ledger FINAL
 WHERE cell = {cell:Int32} AND (
     (seq BETWEEN {first:Int64} AND {last:Int64} AND position(raw, {needle:String}) > 0)
+    OR seq = {last:Int64}
     OR seq IN (SELECT seq FROM blocked WHERE seq >= {first:Int64})
     OR seq IN (SELECT max(seq) FROM blocked WHERE seq < {first:Int64} GROUP BY model)
 )
 ORDER BY seq
 """
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
 
 
 def _decoded(lines: list[bytes]) -> list[Entry]:

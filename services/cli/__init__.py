@@ -6,9 +6,12 @@ import it. Errors that a person can act on are raised as `click.ClickException` 
 
 import importlib
 import logging
+import sys
 from collections.abc import Sequence
 
 import click
+
+from services.cli._streams import guard_output
 
 # The clients of the bus write a line for each retry beside the error that they raise, or that they
 # get over; what matters of it is told by us.
@@ -24,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "explain": "Tell why a request waited, and what was decided.",
     "replay": "Derive every recorded decision again and compare.",
     "sql": "Query the flight recorder.",
+    "config": "Show and change the policy: every tunable number.",
     "topics": "List every topic, its schemas, writers and readers.",
     "doctor": "Check what is reachable, lag, gaps, disk and GPUs.",
     "bench": "Measure, and print the figures.",
@@ -61,11 +65,19 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="headway", message="%(prog)s %(version)s")
 def _headway() -> None:
-    """Headway: an event-sourced scheduler for GPU inference on a message bus.
+    r"""Headway: an event-sourced scheduler for GPU inference on a message bus.
 
-    Every command that answers takes --json for programs, and ends with exit code 0 only when what
-    was asked for was done. HEADWAY_KAFKA and HEADWAY_CLICKHOUSE name real servers; without them,
-    the ones of a running `headway up` are found by its state directory: --state, or HEADWAY_STATE.
+    Every command that answers takes --json for programs. HEADWAY_KAFKA and HEADWAY_CLICKHOUSE name
+    real servers; without them, the ones of a running `headway up` are found by its state directory:
+    --state, or HEADWAY_STATE.
+
+    \b
+    Exit codes:
+      0    what was asked for was done
+      1    it could not be done, or came out wrong; a sentence says why
+      2    the command line is wrong, and nothing was done
+      3    a worker was told that there is no place for it
+      130  interrupted (Ctrl-C)
     """
 
 
@@ -73,4 +85,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; the console script's entry point."""
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    _headway.main(args=None if arguments is None else list(arguments), prog_name="headway")
+    guard_output()
+    try:
+        _headway.main(args=None if arguments is None else list(arguments), prog_name="headway")
+    finally:
+        # Here, where it can still be told that the output cannot be written.
+        _flush()
+
+
+def _flush() -> None:
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
+        return
+    try:
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.cli import _endpoints
+from services.recorder.server import connect
 
 POLL_S = 0.2
 
@@ -87,7 +88,7 @@ def _look(
     clickhouse: str, run: str, total: int, last_seq: Mapping[int, int]
 ) -> tuple[str, AuditFound | None]:
     """Return what the recorder lacks still; or, once it lacks nothing, what its audit finds."""
-    client = _endpoints.connect(clickhouse)
+    client = connect(clickhouse, _endpoints.STORE_QUERY_S)
     try:
         rows = client.query("SELECT cell, max(seq) FROM ledger GROUP BY cell").result_rows
         held = {int(cell): int(seq) for cell, seq in rows}

@@ -4,20 +4,18 @@ Decides nothing else. A command says with `--state` which deployment it means.
 """
 
 import contextlib
-import logging
 import socket
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import click
 
 from services.embedded.state import running_endpoints
+from services.recorder.server import connect, without_password
 from services.settings import CLICKHOUSE, KAFKA, Settings, SettingsError, load
 
 KAFKA_CONNECT_S = 5
-STORE_CONNECT_S = 5
 STORE_QUERY_S = 300
 
 state_option = click.option(
@@ -107,7 +105,7 @@ def store(state_dir: str | None) -> Any:
     named_by = CLICKHOUSE if places.settings.clickhouse else str(places.settings.state_dir)
     where = without_password(places.clickhouse)
     with store_errors(f"no ClickHouse answers at {where}, which {named_by} names"):
-        return connect(places.clickhouse)
+        return connect(places.clickhouse, STORE_QUERY_S)
 
 
 @contextlib.contextmanager
@@ -127,31 +125,6 @@ def store_errors(what: str = "the recorder refused") -> Generator[None]:
         raise click.ClickException(f"{what}: {first_line(error)}") from error
 
 
-def connect(url: str) -> Any:
-    """Return a client of the ClickHouse at `url`.
-
-    Raises:
-        ClickHouseError, OSError: it does not answer.
-    """
-    import clickhouse_connect  # noqa: PLC0415 - slow to load, and few commands need it
-
-    # It writes a line for each failure beside the error that it raises.
-    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
-    parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    return clickhouse_connect.get_client(
-        host=parts.hostname or "127.0.0.1",
-        port=parts.port or (8443 if secure else 8123),
-        username=unquote(parts.username or "default"),
-        password=unquote(parts.password or ""),
-        database=parts.path.strip("/") or "default",
-        secure=secure,
-        connect_timeout=STORE_CONNECT_S,
-        send_receive_timeout=STORE_QUERY_S,
-        query_retries=0,
-    )
-
-
 def first_line(error: BaseException) -> str:
     """Return what the server or the connection said, without what the client wraps around it."""
     if isinstance(error.__cause__, OSError) or "NewConnectionError" in str(error):
@@ -161,9 +134,3 @@ def first_line(error: BaseException) -> str:
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     _, _, said = text.rpartition("server response: ")
     return said.partition(" (for url ")[0]
-
-
-def without_password(url: str) -> str:
-    """Return `url` without whom it lets in, to be shown."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas.decisions import CAUSES
-from streams.story_parts import Segment, Story
+from streams.story_parts import DecisionId, Present, Segment, Story
 
 # The bars give way where the terminal is narrow: the why of a wait matters more.
 BAR_CHARS_MIN = 16
@@ -62,10 +62,38 @@ def render_events(story: Story) -> RenderableType:
 def headline(story: Story) -> str:
     """Return the story in one line."""
     which = f"{story.id} to {story.model or 'an unnamed model'}"
-    if story.stage != "ended":
-        return f"{which}: {story.stage}, {_ms(story.e2e_us)} ms after its arrival"
+    if story.present is not None:
+        return (
+            f"{which}: not over, {_stands(story.present)} {_ms(story.e2e_us)} ms after its arrival"
+        )
     text = f"{which}: {story.outcome} after {_ms(story.e2e_us)} ms: {story.detail}"
     return text if story.replica is None else f"{text} (replica {story.replica})"
+
+
+def _stands(present: Present) -> str:
+    match present.stage:
+        case "waiting":
+            return f"waiting ({present.cause})"
+        case "backoff":
+            return "waiting (backoff)"
+        case "routed":
+            return "sent on to another cell"
+        case stage:
+            return stage
+
+
+def present_words(story: Story) -> list[str]:
+    """Return where a request that is not over stands, with the numbers; nothing once it is over."""
+    present = story.present
+    if present is None:
+        return []
+    age_ms = _ms(max(0, story.until_us - story.newest_entry_us))
+    for_ms = _ms(story.until_us - present.since_us)
+    why = f"{present.why}{_id(present.decision)}".strip() or "no word of it"
+    return [
+        f"now    {present.cause or present.stage} for {for_ms} ms: {why}",
+        f"       it goes on; the newest entry of its cell is {age_ms} ms old",
+    ]
 
 
 def totals(story: Story) -> str:
@@ -74,6 +102,7 @@ def totals(story: Story) -> str:
     runs = " + ".join(f"{label} {_ms(us)}" for label, us in story.runs()) or "nothing"
     policies = ", ".join(f"version {version} ({digest})" for version, digest in story.policies)
     lines = [
+        *present_words(story),
         f"waited {_ms(story.wait_us)} ms = {waits}; unexplained {story.unexplained_us} µs",
         f"ran    {_ms(story.run_us)} ms = {runs}",
     ]
@@ -105,10 +134,11 @@ def _style(segment: Segment) -> str:
 
 
 def _why(segment: Segment) -> str:
-    if segment.decision is None:
-        return segment.why
-    cell, seq, index = segment.decision
-    return f"{segment.why} [{cell}, {seq}, {index}]"
+    return f"{segment.why}{_id(segment.decision)}"
+
+
+def _id(decision: DecisionId | None) -> str:
+    return "" if decision is None else " [{}, {}, {}]".format(*decision)
 
 
 def _ms(us: int) -> str:

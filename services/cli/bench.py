@@ -60,6 +60,8 @@ ASKED: dict[str, Asked] = {
     "recorder.lag_s": Asked(at_most=2),
     "replay.facts_per_s": Asked(at_least=15_000),
     "recovery.s.entries_1000000": Asked(at_most=5),
+    "offline.online_ttft_p99_ratio": Asked(at_most=1.2),
+    "offline.idle_capacity_used": Asked(at_least=0.8),
     "memory.mb.broker": Asked(at_most=400),
     "memory.mb.recorder": Asked(at_most=700),
     "memory.mb.cell": Asked(at_most=250),
@@ -104,28 +106,31 @@ def _bus(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every meas
     return bus_figures(quick=quick)
 
 
+def _offline(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
+    from services.cli._bench_offline import offline_figures  # noqa: PLC0415 - as above
+
+    return offline_figures(quick=quick)
+
+
 GROUPS: dict[str, tuple[Measure, str]] = {
     "core": (_core, "the request-level core alone, on one core"),
     "replay": (_replay, "replay of a ledger, and recovery of a long one"),
     "recorder": (_recorder, "the recorder's insertion"),
     "bus": (_bus, "the whole loop over a real broker; recorder lag and memory come with it"),
+    "offline": (_offline, "an offline job beside online requests on the torch worker"),
     "worker": (_worker, "the torch engine beside a bare loop and a static batcher"),
 }
 
 
 @click.command(epilog="Example: headway bench core bus --json")
-@click.argument("groups", nargs=-1, metavar="[GROUP…]")
+@click.argument("groups", nargs=-1, metavar="[GROUP…]", type=click.Choice(list(GROUPS)))
 @click.option("--quick", is_flag=True, help="Shorter runs: to see that it works, not to quote.")
 @json_option
 def command(*, groups: tuple[str, ...], quick: bool, as_json: bool) -> None:
     """Measure, and print the figures beside what is asked of them.
 
-    Groups: core, replay, recorder, bus, worker; all of them when none is named.
+    Groups: core, replay, recorder, bus, offline, worker; all of them when none is named.
     """
-    unknown = [group for group in groups if group not in GROUPS]
-    if unknown:
-        known = ", ".join(GROUPS)
-        raise click.ClickException(f"there is no group {unknown[0]!r}; the groups are {known}")
     console = Console(stderr=True)
     figures: list[Figure] = []
     for group in groups or GROUPS:

@@ -37,7 +37,7 @@ def command(
     try:
         Cancel(kind="cancel.v1", id=request_id, model=model)
     except ValidationError as error:
-        raise click.ClickException(f"the cancel is not acceptable: {explain(error)}") from error
+        raise click.UsageError(f"the cancel is not acceptable: {explain(error)}") from error
     bootstrap = _endpoints.kafka(state_dir)
     became = _output.run(cancel(bootstrap, request_id, model, timeout_s))
     if as_json:

@@ -17,11 +17,13 @@ from rich.table import Table
 
 from schemas.topics import LEDGER, REQUESTS
 from services import bus, settings
-from services.cli import _endpoints
+from services.cli import _config_text, _endpoints
 from services.cli._output import console, json_option, run
 from services.embedded.java import JavaError, find_java
 from services.embedded.state import running_endpoints
+from services.recorder.server import connect, without_password
 from streams.cells import GROUP as CELLS_GROUP
+from streams.policies import Standing, read_standing
 
 FREE_BYTES_LOW = 2 * 2**30
 LAG_HIGH = 10_000
@@ -148,13 +150,22 @@ async def _kafka(bootstrap: str) -> list[Finding]:
             ledgers = [TopicPartition(LEDGER, cell) for cell in range(cells)]
             ends = await bus.bounded(consumer.end_offsets(ledgers), "tell end offsets")
             lags = await _lags(bootstrap, consumer)
+            policy = _policy(await read_standing(bootstrap))
     except (bus.BusError, KafkaError) as error:
         return [Finding("kafka", "fail", f"{bootstrap}: {error}")]
     records = sum(ends.values())
     return [
         Finding("kafka", "ok", f"{bootstrap}: {cells} cells, {records} ledger records"),
+        policy,
         *lags,
     ]
+
+
+def _policy(standing: Standing) -> Finding:
+    active = standing.history.active
+    name = _config_text.policy_name(active.policy, active.digest).removeprefix("policy ")
+    verdict: Verdict = "warn" if standing.behind else "ok"
+    return Finding("policy", verdict, f"{name}: {_config_text.cells_text(standing)}")
 
 
 async def _lags(bootstrap: str, consumer: Any) -> list[Finding]:
@@ -183,9 +194,9 @@ async def _lags(bootstrap: str, consumer: Any) -> list[Finding]:
 def _clickhouse(url: str | None) -> list[Finding]:
     if url is None:
         return [Finding("clickhouse", "none", "no recorder runs here")]
-    where = _endpoints.without_password(url)
+    where = without_password(url)
     try:
-        client = _endpoints.connect(url)
+        client = connect(url, _endpoints.STORE_QUERY_S)
         server = str(client.command("SELECT version()"))
         audit = client.query("SELECT * FROM audit").named_results()
         rows = [dict(row) for row in audit]

@@ -30,7 +30,8 @@ def command(request_id: str, source: str, state_dir: str | None, *, as_json: boo
 
     Shows a waterfall of its time (each wait with its cause and the numbers that were compared),
     the totals by cause, which add up to the wait, and every fact and decision in order with its
-    id (cell, seq, index) and the policy that it was made under.
+    id (cell, seq, index) and the policy that it was made under. Of a request that is not over it
+    tells up to now, and what holds it back at this moment.
     """
     story = _find(request_id, source, state_dir)
     if story is None:
@@ -56,6 +57,7 @@ def as_plain(story: Story) -> dict[str, Any]:
     """Return the story for programs: its fields, and what they add up to."""
     return {
         **_output.plain(story),
+        "over": story.over,
         "wait_us": story.wait_us,
         "run_us": story.run_us,
         "e2e_us": story.e2e_us,

@@ -20,8 +20,14 @@ _LIST = (
     " WHERE database = currentDatabase() AND engine NOT IN ('Null', 'MaterializedView')"
     " AND NOT endsWith(name, '_rows') AND NOT startsWith(name, '.') ORDER BY name"
 )
+_DESCRIBE = (
+    "SELECT name AS column, type, comment AS `what it means` FROM system.columns"
+    " WHERE database = currentDatabase() AND table = {table:String} ORDER BY position"
+)
 READ_ONLY = 2
 CELL_CHARS_MAX = 200
+# So few still read well in a narrow terminal, folded.
+FOLDING_COLUMNS = 3
 # Wider than any table that a person asks for: a pipe has no width of its own.
 NATURAL_COLUMNS = 100_000
 
@@ -30,7 +36,7 @@ READY = {query.name: query for query in ready_queries()}
 
 @click.command(
     epilog='Examples:  headway sql "SELECT outcome, count() FROM requests GROUP BY outcome"    '
-    "headway sql --ready slowest_requests    "
+    "headway sql --describe requests    headway sql --ready slowest_requests    "
     "headway sql --ready request_story --param id=invoice-2041",
     short_help="Query the flight recorder.",
     # A query may begin with a comment, `-- like this`.
@@ -42,6 +48,12 @@ READY = {query.name: query for query in ready_queries()}
     type=click.Choice(list(READY)),
     metavar="NAME",
     help="Run this ready-made query; `headway sql` alone lists them.",
+)
+@click.option(
+    "--describe",
+    "described",
+    metavar="TABLE",
+    help="Tell what each column of this table or view means, with its unit.",
 )
 @click.option(
     "--param",
@@ -57,6 +69,7 @@ def command(
     *,
     query: str | None,
     ready: str | None,
+    described: str | None,
     bound: tuple[str, ...],
     state_dir: str | None,
     as_csv: bool,
@@ -65,21 +78,18 @@ def command(
     """Run QUERY (ClickHouse SQL; `-` reads it from the standard input) and print its rows.
 
     Without a query it lists the tables and views, with what each row of them is, and the ready-made
-    queries. Rows that are wider than the terminal are printed one below the other, as `column
-    value`. Nothing can be changed from here.
+    queries; --describe tells what the columns of one mean. Rows that are wider than the terminal
+    are printed one below the other, as `column value`. Nothing can be changed from here.
     """
     if as_csv and as_json:
         raise click.UsageError("give --csv or --json, not both")
-    if query is not None and ready is not None:
-        raise click.UsageError("give a query or --ready, not both")
-    if query is not None and query.startswith("-") and query != "-" and len(query.split()) == 1:
-        raise click.NoSuchOption(query)
     values = _values(bound)
-    if ready is not None:
-        query = _ready(READY[ready], values)
-    elif query == "-":
-        query = sys.stdin.read()
-    names, rows = _ask(query or _LIST, values, state_dir)
+    text = _text_of(query, ready, described, values)
+    names, rows = _ask(text, values, state_dir)
+    if described is not None and not rows:
+        raise click.ClickException(
+            f"there is no table or view {described!r}; `headway sql` alone lists them"
+        )
     if as_json:
         _output.print_json([dict(zip(names, map(_jsonable, row), strict=True)) for row in rows])
     elif as_csv:
@@ -89,10 +99,32 @@ def command(
     else:
         console = _output.console()
         _print(console, names, rows)
-        if not query:
+        if text == _LIST:
             told = [(one.name, one.answers) for one in READY.values()]
             console.print()
             _print(console, ["--ready", "what it answers"], told)
+
+
+def _text_of(
+    query: str | None, ready: str | None, described: str | None, values: dict[str, str]
+) -> str:
+    """Return the SQL that is asked for; what it needs bound is added to `values`.
+
+    Raises:
+        click.UsageError: more than one thing is asked for, or a parameter is missing.
+    """
+    if sum(one is not None for one in (query, ready, described)) > 1:
+        raise click.UsageError("give one of a query, --ready and --describe, not both")
+    if described is not None:
+        values["table"] = described
+        return _DESCRIBE
+    if ready is not None:
+        return _ready(READY[ready], values)
+    if not query or query == "-":
+        return sys.stdin.read() if query else _LIST
+    if query.startswith("-") and len(query.split()) == 1:
+        raise click.NoSuchOption(query)
+    return query
 
 
 def _values(bound: tuple[str, ...]) -> dict[str, str]:
@@ -145,7 +177,7 @@ def _print(console: Console, names: list[str], rows: list[tuple[Any, ...]]) -> N
     natural = Measurement.get(console, everything, table).maximum
     if not console.is_terminal:
         console.width = max(natural, 1)
-    if natural <= console.width or len(names) <= 2:  # noqa: PLR2004 - two columns fold well
+    if natural <= console.width or len(names) <= FOLDING_COLUMNS:
         console.print(table)
     else:
         for number, row in enumerate(rows, 1):

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ValidationError
 from rich.text import Text
 
 from schemas.bus import Result, TokenPiece
-from schemas.codec import explain
-from schemas.policy import TIERS, Policy
+from schemas.edge import Refused, Unreadable, read_request
+from schemas.policy import TIERS
 from schemas.profile import SMOLLM2_135M
-from schemas.requests import InferenceRequest
+from schemas.requests import Cancel, InferenceRequest
 from services.cli import _endpoints, _output
 from services.gateway.client import Client
+from streams.policies import read_standing
 
 WAIT_S = 300.0
 
@@ -51,7 +51,12 @@ WAIT_S = 300.0
 )
 @click.option("--id", "request_id", help="The request's id; made up if left out.")
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="A label of your own.")
-@click.option("--follow", is_flag=True, help="Print the output as it is generated.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Print the output as it is generated; of a request that is under way, first what was"
+    " generated so far.",
+)
 @click.option("--no-wait", is_flag=True, help="Print the id and do not wait for the outcome.")
 @click.option(
     "--timeout-s",
@@ -100,7 +105,8 @@ def _request(given: dict[str, Any]) -> InferenceRequest:
     """Return the request that the options describe.
 
     Raises:
-        click.ClickException: they do not describe one; the sentence names the option or field.
+        click.UsageError: they do not describe one; the sentence names the option or field.
+        click.ClickException: a file of them cannot be read.
     """
     messages = _messages(given["turns"], given["chat"])
     prompt = sys.stdin.read() if given["prompt"] == "-" else given["prompt"]
@@ -119,11 +125,15 @@ def _request(given: dict[str, Any]) -> InferenceRequest:
         "deadline_ms": given["deadline_ms"],
         "metadata": _labels(given["metadata"]),
     }
-    try:
-        # As JSON, because that is the form in which the cell's edge will judge it.
-        return InferenceRequest.model_validate_json(json.dumps(fields))
-    except ValidationError as error:
-        raise click.ClickException(f"the request is not acceptable: {explain(error)}") from error
+    # As the cell's edge will judge it, and in its words.
+    asked = read_request(json.dumps(fields).encode())
+    match asked:
+        case InferenceRequest():
+            return asked
+        case Refused(detail=why) | Unreadable(reason=why):
+            raise click.UsageError(f"the request is not acceptable: {why}")
+        case Cancel():
+            raise AssertionError("a request was written")
 
 
 def _messages(turns: tuple[str, ...], chat: Path | None) -> list[Any] | None:
@@ -178,14 +188,15 @@ async def _outcome(
     async with Client(bootstrap) as client:
         if look_back:
             # A resend of an id that has ended is ignored, so its outcome would never come again.
-            since_ms = time.time_ns() // 1_000_000 - Policy().dedupe_window_ms
+            active = (await read_standing(bootstrap)).history.active.policy
+            since_ms = time.time_ns() // 1_000_000 - active.dedupe_window_ms
             before = await client.past_outcome(request.id, request.model, since_ms)
             if before is not None:
                 click.echo(f"{request.id} has ended already; this is its outcome", err=True)
                 return before, False
         if show_piece is None:
             return await client.run(request, timeout_s), False
-        async for piece in client.follow(request, timeout_s):
+        async for piece in client.follow(request, timeout_s, late=look_back):
             if isinstance(piece, Result):
                 return piece, True
             show_piece(piece)

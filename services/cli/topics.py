@@ -8,9 +8,10 @@ import click
 from aiokafka import TopicPartition
 
 import schemas
-from schemas.topics import DAY_MS, TOPICS, Topic
+from schemas.topics import CONFIG, DAY_MS, LEDGER, TOPICS, Topic
 from services import bus
-from services.cli import _endpoints, _output
+from services.cli import _config_text, _endpoints, _output
+from streams.policies import Standing, read_standing
 
 SCHEMAS = Path(schemas.__file__).parent / "json"
 
@@ -27,35 +28,41 @@ SCHEMAS = Path(schemas.__file__).parent / "json"
 def command(kind: str | None, state_dir: str | None, *, as_json: bool) -> None:
     """List the topics: purpose, message kinds, writers, readers, key, partitions, retention.
 
-    With a reachable broker also the partitions that each has there, and their end offsets.
+    With a reachable broker also the partitions that each has there, their end offsets, and the
+    policy in force.
     """
     if kind is not None:
         click.echo(_schema(kind))
         return
     bootstrap = _endpoints.find(state_dir).kafka
     live: dict[str, dict[int, int]] = {}
+    standing: Standing | None = None
     if bootstrap is not None:
         try:
             live = _output.run(end_offsets(bootstrap))
+            standing = _output.run(read_standing(bootstrap)) if LEDGER in live else None
         except click.ClickException as error:
             click.echo(f"the live columns are left out: {error.message}", err=True)
     if as_json:
-        _output.print_json([_plain(topic, live) for topic in TOPICS])
+        _output.print_json([_plain(topic, live, standing) for topic in TOPICS])
     else:
         for topic in TOPICS:
             _print(topic, live)
+            if topic.name == CONFIG and standing is not None:
+                click.echo(f"    in force   {_policy(standing)}")
 
 
 def _schema(kind: str) -> str:
     """Return the JSON Schema of a message kind.
 
     Raises:
-        click.ClickException: there is no such kind; the sentence lists those that there are.
+        click.BadParameter: there is no such kind; the sentence lists those that there are.
     """
     known = sorted(path.stem for path in SCHEMAS.glob("*.json"))
     if kind not in known:
-        raise click.ClickException(
-            f"no message kind is named {kind!r}; there are {', '.join(known)}"
+        raise click.BadParameter(
+            f"no message kind is named {kind!r}; there are {', '.join(known)}",
+            param_hint="--schema",
         )
     return (SCHEMAS / f"{kind}.json").read_text().rstrip()
 
@@ -85,8 +92,15 @@ async def end_offsets(bootstrap: str) -> dict[str, dict[int, int]]:
     return found
 
 
-def _plain(topic: Topic, live: dict[str, dict[int, int]]) -> dict[str, Any]:
-    return {
+def _policy(standing: Standing) -> str:
+    active = standing.history.active
+    return _config_text.policy_name(active.policy, active.digest)
+
+
+def _plain(
+    topic: Topic, live: dict[str, dict[int, int]], standing: Standing | None
+) -> dict[str, Any]:
+    told: dict[str, Any] = {
         "name": topic.name,
         "purpose": topic.purpose,
         "kinds": list(topic.kinds),
@@ -99,6 +113,14 @@ def _plain(topic: Topic, live: dict[str, dict[int, int]]) -> dict[str, Any]:
         "settings": topic.config(),
         "live": {name: ends for name, ends in live.items() if _is_of(topic, name)},
     }
+    if topic.name == CONFIG and standing is not None:
+        active = standing.history.active
+        told["policy"] = {
+            "name": active.policy.name,
+            "version": active.policy.version,
+            "digest": active.digest,
+        }
+    return told
 
 
 def _is_of(topic: Topic, name: str) -> bool:

@@ -117,12 +117,13 @@ async def cancel(bootstrap: str, request_id: str, model: str | None, timeout_s: 
     """Ask for a request to end and return what became of it within `timeout_s`.
 
     Raises:
-        bus.BusError: the broker did not take the cancel.
+        bus.BusError: the broker did not take the cancel, or the ledgers are not read any more.
     """
     async with Client(bootstrap) as client:
         watch = _Watch(request_id, client.cells)
         tail = Tail(bootstrap, LEDGER, client.cells, watch.on_record)
         await tail.start()
+        answered = asyncio.ensure_future(watch.done.wait())
         try:
             partition, offset = await client.cancel(request_id, model)
             # The cell that reads a cancel without a model asks the others and says nothing itself.
@@ -130,9 +131,10 @@ async def cancel(bootstrap: str, request_id: str, model: str | None, timeout_s: 
                 model is not None and cell_of(model, client.cells) == partition
             )
             watch.expect(partition, offset, 1 if alone else client.cells - 1)
-            await asyncio.wait_for(watch.done.wait(), timeout_s)
+            await tail.wait(answered, timeout_s)
         except TimeoutError:
             return watch.answer
         finally:
+            answered.cancel()
             await tail.stop()
         return watch.answer

@@ -14,6 +14,7 @@ from typing import Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
+from pydantic_core import to_json
 
 from schemas.bus import Result, TokenPiece, Tokens
 from schemas.codec import CodecError, decode
@@ -116,32 +117,34 @@ class Client:
         Raises:
             KeyError: this client did not submit it, or its outcome was returned before.
             NoOutcomeError: no outcome within `timeout_s`; it can be asked for again.
+            bus.BusError: headway.results is not read any more.
         """
         future = self._waiting[request_id]
         try:
-            result = await asyncio.wait_for(asyncio.shield(future), timeout_s)
+            result = await self._results.wait(future, timeout_s)
         except TimeoutError as error:
             raise NoOutcomeError(self._no_outcome(request_id, timeout_s)) from error
         self._waiting.pop(request_id, None)
         return result
 
     async def follow(
-        self, request: InferenceRequest, timeout_s: float | None = None
+        self, request: InferenceRequest, timeout_s: float | None = None, *, late: bool = False
     ) -> AsyncIterator[TokenPiece | Result]:
         """Send `request` and yield its output piece by piece, and its outcome at last.
 
         The pieces are the new ones only, whatever attempts they come from; together they are the
-        outcome's text.
+        outcome's text. `late`: it may be under way already, so what was generated so far comes
+        first, from what headway.tokens still holds; it counts for the client's first follow.
 
         Raises:
             As `run`.
         """
-        await self._read_tokens()
         pieces: asyncio.Queue[TokenPiece] = asyncio.Queue()
         self._followed[request.id] = pieces
         assembly = Assembly()
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
         try:
+            await self._read_tokens(late=late)
             await self.submit(request.model_copy(update={"stream": True}))
             future = self._waiting[request.id]
             while not future.done() or not pieces.empty():
@@ -199,8 +202,13 @@ class Client:
             future.set_result(result)
 
     def _on_tokens(self, record: bus.Record) -> None:
-        if not self._followed:
+        if not self._followed or record.value is None:
             return
+        if len(self._followed) == 1:
+            # Of an hour of everybody's tokens only this one's are worth decoding.
+            (followed,) = self._followed
+            if to_json(followed) not in record.value:
+                return
         try:
             message = decode(record.value)
         except CodecError as error:
@@ -212,11 +220,11 @@ class Client:
                 if queue is not None:
                     queue.put_nowait(piece)
 
-    async def _read_tokens(self) -> None:
+    async def _read_tokens(self, *, late: bool) -> None:
         async with self._tokens_lock:
             if self._tokens is None:
                 tail = Tail(self._bootstrap, TOKENS, self.cells, self._on_tokens)
-                await tail.start()
+                await tail.start(from_the_beginning=late)
                 self._tokens = tail
 
     async def _next_piece(
@@ -225,15 +233,24 @@ class Client:
         future: "asyncio.Future[Result]",
         give_up_s: float | None,
     ) -> TokenPiece | None:
-        """Return the next piece, or None when the outcome is there or the time is up."""
+        """Return the next piece, or None when the outcome is there or the time is up.
+
+        Raises:
+            bus.BusError: what would tell either is not read any more.
+        """
         if not pieces.empty():
             return pieces.get_nowait()
         left_s = None if give_up_s is None else max(0.0, give_up_s - time.monotonic())
         getting = asyncio.ensure_future(pieces.get())
-        await asyncio.wait({getting, future}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        tails = [tail for tail in (self._results, self._tokens) if tail is not None]
+        awaited = {getting, future, *(tail.ending for tail in tails)}
+        await asyncio.wait(awaited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         if getting.done():
             return getting.result()
         getting.cancel()
+        if not future.done():
+            for tail in tails:
+                tail.check()
         return None
 
     async def _send(self, key: str, value: bytes, partition: int) -> tuple[int, int]:
@@ -241,11 +258,17 @@ class Client:
         while True:
             producer: AIOKafkaProducer | None = None
             try:
-                producer = await self._started_producer()
-                sent = producer.send_and_wait(
-                    REQUESTS, value, key=key.encode(), partition=partition
-                )
-                record = await bus.bounded(sent, "take a request")
+                # Many sends wait for one producer to start, and each start is bounded by itself.
+                async with asyncio.timeout(max(0.0, give_up_s - time.monotonic())):
+                    producer = await self._started_producer()
+                    sent = producer.send_and_wait(
+                        REQUESTS, value, key=key.encode(), partition=partition
+                    )
+                    record = await bus.bounded(sent, "take a request")
+            except TimeoutError as error:
+                raise bus.BusError(
+                    f"Kafka did not take a request within {SEND_S_MAX:g} s; is the broker up?"
+                ) from error
             except (bus.BusError, KafkaError) as error:
                 await self._drop(producer)
                 if time.monotonic() > give_up_s:

@@ -9,11 +9,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from services import bus
+
+T = TypeVar("T")
 
 FETCH_WAIT_MS = 250
 QUIET_S_MAX = 3.0
@@ -33,7 +36,10 @@ class Tail:
 
     Attributes:
         trouble: what is wrong with the bus now, or None.
+        ending: done once nothing is read any more, for whatever reason.
     """
+
+    ending: "asyncio.Future[None]"
 
     def __init__(
         self, bootstrap: str, topic: str, partitions: int, on_record: Callable[[bus.Record], None]
@@ -45,16 +51,17 @@ class Tail:
         self._task: asyncio.Task[None] | None = None
         self.trouble: str | None = None
 
-    async def start(self) -> None:
-        """Note the end of each partition and begin to read from there.
+    async def start(self, *, from_the_beginning: bool = False) -> None:
+        """Note the end of each partition, or its beginning, and begin to read from there.
 
         Raises:
             bus.BusError: the broker did not answer.
         """
         async with bus.consuming(self._bootstrap) as consumer:
-            ends = consumer.end_offsets(self._partitions)
-            self._next = await bus.bounded(ends, "tell end offsets")
+            ask = consumer.beginning_offsets if from_the_beginning else consumer.end_offsets
+            self._next = await bus.bounded(ask(self._partitions), "tell offsets")
         self._task = asyncio.create_task(self._run())
+        self.ending = self._task
 
     async def stop(self) -> None:
         """Stop reading."""
@@ -62,7 +69,43 @@ class Tail:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    async def wait(self, waiting: "asyncio.Future[T]", timeout_s: float | None) -> T:
+        """Return what `waiting` becomes, which a record will tell; it is not cancelled.
+
+        Raises:
+            TimeoutError: nothing within `timeout_s`.
+            bus.BusError: nothing is read any more, so it will never come.
+        """
+        both = {waiting, self.ending}
+        await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            return waiting.result()
+        self.check()
+        raise TimeoutError
+
+    def check(self) -> None:
+        """Return if records are still read.
+
+        Raises:
+            bus.BusError: they are not; the sentence says why.
+        """
+        if self._task is None or not self._task.done():
+            return
+        error = None if self._task.cancelled() else self._task.exception()
+        why = "it was stopped" if error is None else repr(error)
+        raise bus.BusError(
+            f"{self._partitions[0].topic} is not read any more, so no answer will be seen: {why}"
+        ) from error
+
     async def _run(self) -> None:
+        try:
+            await self._run_through_outages()
+        except Exception:
+            # A defect of who is told the records; whoever waits for one learns of it by `check`.
+            log.exception("reading %s ends", self._partitions[0].topic)
+            raise
+
+    async def _run_through_outages(self) -> None:
         while True:
             try:
                 async with bus.consuming(self._bootstrap, self._partitions) as consumer:

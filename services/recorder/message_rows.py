@@ -4,16 +4,15 @@ Each message is decoded and encoded again: what is stored has the types of its s
 form its writer chose.
 """
 
-import base64
 from dataclasses import dataclass, field
 
-from schemas.bus import DeadLetter, DepthSignal, DeviceSample, Result
+from schemas.bus import DeadLetter, DepthSignal, DeviceSample, Result, dead_letter
 from schemas.codec import BusMessage, CodecError, decode, encode
+from schemas.ids import Source
 from schemas.topics import DEAD_LETTER, RESULTS, SIGNALS, TELEMETRY
 from services.recorder.ledger_rows import AT_US_MAX
 from services.recorder.native import Column
 
-BODY_BYTES_MAX = 512 * 1024
 _INT64_MAX = 2**63 - 1
 
 _TYPES: dict[str, type] = {
@@ -49,15 +48,19 @@ class MessageRows:
         }
 
     def append(
-        self, place: tuple[str, int, int], written_ms: int, value: bytes | None
+        self, place: Source, written_ms: int, value: bytes | None, broken: str | None = None
     ) -> str | None:
         """Append the record at `place` as a row; return what is wrong with it, or None.
+
+        Of a `broken` record the value is all that could be had, and is not looked into.
 
         A dead letter that cannot be read is appended as one that says so of itself: to send it to
         its own topic would never end.
         """
         topic, partition, offset = place
         try:
+            if broken is not None:
+                raise CodecError(broken)  # noqa: TRY301 - as good as one that was decoded in vain
             message = _checked(topic, value)
         except CodecError as error:
             if topic != DEAD_LETTER:
@@ -69,20 +72,6 @@ class MessageRows:
         self.written_ms.append(written_ms)
         self.message.append(message)
         return None
-
-
-def dead_letter(place: tuple[str, int, int], value: bytes | None, reason: str) -> DeadLetter:
-    """Return the dead letter for the record at `place`: topic, partition, offset."""
-    topic, partition, offset = place
-    body = None if value is None else base64.b64encode(value[:BODY_BYTES_MAX]).decode()
-    return DeadLetter(
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        reason=reason,
-        body_bytes=len(value or b""),
-        body_base64=body,
-    )
 
 
 def _checked(topic: str, value: bytes | None) -> bytes:

@@ -14,11 +14,12 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from schemas.bus import dead_letter
 from schemas.codec import encode
 from schemas.topics import DEAD_LETTER
 from services import bus
+from services.batches import fault_of, raw_value
 from services.recorder.limits import RecorderLimits
-from services.recorder.message_rows import dead_letter
 from services.recorder.sink import POSITIONS, Batch, Place, Sink
 from services.recorder.store import Store, StoreError
 
@@ -187,7 +188,13 @@ class Reading:
             for partition, records in got.items():
                 place = (partition.topic, partition.partition)
                 for record in records:
-                    self.sink.add(batch, (*place, record.offset), record.timestamp, record.value)
+                    self.sink.add(
+                        batch,
+                        (*place, record.offset),
+                        record.timestamp,
+                        raw_value(record),
+                        fault_of(record),
+                    )
                 self._ends[place] = consumer.highwater(partition) or records[-1].offset + 1
         return batch
 

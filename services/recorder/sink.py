@@ -162,8 +162,18 @@ class Sink:
         cells = range(partitions.get(LEDGER, 0))
         self._readers = {cell: await asyncio.to_thread(self._reader, cell) for cell in cells}
 
-    def add(self, batch: Batch, place: Place, written_ms: int, value: bytes | None) -> None:
-        """Read one record into the batch. Records of a partition come in the order of offsets."""
+    def add(
+        self,
+        batch: Batch,
+        place: Place,
+        written_ms: int,
+        value: bytes | None,
+        broken: str | None = None,
+    ) -> None:
+        """Read one record into the batch. Records of a partition come in the order of offsets.
+
+        `broken` says why a record could not be decoded; its value is what could be had of it.
+        """
         topic, partition, offset = place
         if offset < self.next_offsets.get((topic, partition), 0):
             return
@@ -173,9 +183,11 @@ class Sink:
         batch.records += 1
         batch.bytes += len(value or b"")
         if topic == LEDGER:
-            fault = self._readers[partition].read(offset, written_ms, value, batch.rows, batch.void)
+            seen = None if broken else value
+            fault = self._readers[partition].read(offset, written_ms, seen, batch.rows, batch.void)
+            fault = broken or fault
         else:
-            fault = batch.messages.append(place, written_ms, value)
+            fault = batch.messages.append(place, written_ms, value, broken)
         if fault is not None:
             batch.bad.append(BadRecord(place, value, fault))
 

@@ -6,13 +6,12 @@ One interface over both. Blocks its caller: call it from a thread. Knows no tabl
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
 
 from services.recorder.engine import Call, Engine, EngineError
 from services.recorder.native import Column, encode_block
+from services.recorder.server import connect, without_password
 from services.recorder.statement import Head
 
-CONNECT_S_MAX = 5
 ANSWER_S_MAX = 60
 # ClickHouse's codes for "a value cannot be read": the rows are at fault, not the store.
 _DATA_CODES = frozenset({6, 26, 27, 32, 33, 38, 41, 53, 69, 70, 72, 117, 321, 349, 407, 469})
@@ -154,37 +153,13 @@ class ServerStore:
 
         try:
             if self._client is None:
-                self._client = _connect(self._url)
+                self._client = connect(self._url, ANSWER_S_MAX)
             return ask(self._client)
         except (ClickHouseError, HTTPError, OSError) as error:
             lines = str(error).strip().splitlines()
             # A client whose connection was cut is not used again.
             self.close()
             raise StoreError(
-                f"ClickHouse at {_without_password(self._url)}: {lines[0] if lines else error!r}",
+                f"ClickHouse at {without_password(self._url)}: {lines[0] if lines else error!r}",
                 getattr(error, "code", None),
             ) from error
-
-
-def _connect(url: str) -> Any:
-    import clickhouse_connect  # noqa: PLC0415 - 100 MB with what it loads, not when embedded
-
-    parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    return clickhouse_connect.get_client(
-        host=parts.hostname or "127.0.0.1",
-        port=parts.port or (8443 if secure else 8123),
-        username=unquote(parts.username or "default"),
-        password=unquote(parts.password or ""),
-        database=parts.path.strip("/") or "__default__",
-        secure=secure,
-        connect_timeout=CONNECT_S_MAX,
-        send_receive_timeout=ANSWER_S_MAX,
-        query_retries=0,
-        autogenerate_session_id=False,
-    )
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}:{parts.port or ''}".rstrip(":")

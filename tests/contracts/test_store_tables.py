@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from schemas.decisions import RequestDispatched
+from schemas.facts import PolicyActivated
+from schemas.policy import Policy, policy_digest
 from schemas.topics import DEAD_LETTER, RESULTS, SIGNALS, TELEMETRY
 from services.recorder.engine import Engine
 from services.recorder.queries import ReadyQuery, ready_queries
@@ -188,8 +190,82 @@ def test_every_table_and_column_says_what_it_is(golden: Recorded) -> None:
     )
     assert unsaid == []
     columns = golden.ask(
-        "SELECT c.table, c.name FROM system.columns AS c INNER JOIN system.tables AS t"
-        " ON c.table = t.name AND c.database = t.database"
-        " WHERE c.database = 'default' AND t.engine LIKE '%MergeTree' AND c.comment = ''"
+        "SELECT table, name FROM system.columns WHERE database = 'default' AND comment = ''"
+        " AND NOT startsWith(table, '.')"
     )
     assert columns == []
+
+
+def test_every_policy_has_a_row_with_who_and_why_and_decisions_join_to_it(
+    golden: Recorded,
+) -> None:
+    wanted = [
+        (item.fact.policy, item.fact.who, item.fact.why)
+        for item in ENTRIES
+        if isinstance(item.fact, PolicyActivated)
+    ]
+    rows = golden.ask(
+        "SELECT version, digest, name, who, why, `values`['attempts_max'], cells FROM policies"
+        " ORDER BY version, at"
+    )
+    assert rows == [
+        [
+            policy.version,
+            policy_digest(policy),
+            policy.name,
+            who,
+            why,
+            str(policy.attempts_max),
+            1,
+        ]
+        for policy, who, why in wanted
+    ]
+    under = golden.ask(
+        "SELECT count() FROM decisions AS d INNER JOIN policies AS p"
+        " ON d.policy_version = p.version AND d.policy_digest = p.digest"
+    )
+    assert [[int(count)] for (count,) in under] == [
+        [sum(len(item.decisions) for item in ENTRIES if item.policy_version in _versions(wanted))]
+    ]
+
+
+def _versions(policies: list[tuple[Policy, str, str]]) -> set[int]:
+    return {policy.version for policy, _, _ in policies}
+
+
+UNITS = {
+    "_us": "Unit: µs",
+    "_ms": "Unit: ms",
+    "_s": "Unit: s",
+    "_bytes": "Unit: bytes",
+    "_tokens": "Unit: tokens",
+    "_w": "Unit: W",
+    "_c": "Unit: °C",
+    "waits": "Unit: µs",
+    "blocks": "Unit: KV blocks",
+}
+
+
+@pytest.mark.parametrize("ending", UNITS)
+def test_a_column_of_a_measure_says_its_unit_in_tables_and_views_alike(
+    golden: Recorded, ending: str
+) -> None:
+    comments = golden.store.query(
+        "SELECT table, name, comment FROM system.columns"
+        " WHERE database = 'default' AND endsWith(name, {ending:String})",
+        {"ending": ending},
+    )
+    assert comments
+    assert [row for row in comments if UNITS[ending] not in row[2]] == []
+
+
+def test_describe_tells_an_analyst_what_a_view_s_columns_mean(golden: Recorded) -> None:
+    told = {row[0]: row[4] for row in golden.ask("DESCRIBE TABLE requests")}
+    assert told["wait_us"] == "All time in which no replica had it. Unit: µs."
+    assert told["outcome"].startswith("completed, rejected, expired, failed, cancelled")
+
+
+def test_a_request_that_was_never_queued_is_not_in_the_queue_s_depth(golden: Recorded) -> None:
+    never = {end.model for end in ENDS} - {"m"}
+    assert never == {"nowhere-m"}, "the recorded ledger holds a request for an unknown model"
+    assert golden.ask("SELECT DISTINCT model FROM queue_depth") == [["m"]]

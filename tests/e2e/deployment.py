@@ -11,25 +11,31 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from aiokafka import TopicPartition
 
-from schemas.bus import Result
+from schemas.bus import Result, decision_id
 from schemas.codec import decode, encode
 from schemas.continuity import Continuity
 from schemas.ids import cell_of
 from schemas.ledger import Entry
+from schemas.policy import Policy
+from schemas.policy_history import record_of
 from schemas.profile import SMOLLM2_135M, Profile
-from schemas.topics import CONFIG, DEAD_LETTER, REQUESTS, RESULTS
+from schemas.topics import CONFIG, DEAD_LETTER, LEDGER, REQUESTS, RESULTS, work_topic
 from services import bus
 from services.embedded.broker import Broker
+from services.embedded.ports import free_port
 from services.embedded.processes import Child
+from services.settings import CLICKHOUSE, KAFKA, STATE
+from streams.recovery import HEADER_SNAPSHOTS
 from streams.replay import Verifier
 from streams.replay_sources import records_of
+from streams.snapshots import Pointer, read_pointers
 
 CELLS = 2
 # KV of 784 tokens is 49 blocks; see S1.
@@ -46,6 +52,7 @@ class Deployment:
     broker: Broker | None = None
     profile: Profile = BYTES_PROFILE
     children: dict[str, Child] = field(default_factory=dict[str, Child])
+    recorder_port: int = 0
 
     @property
     def cell_number(self) -> int:
@@ -60,16 +67,24 @@ class Deployment:
             key = f"profile/{self.profile.model}".encode()
             await producer.send_and_wait(CONFIG, encode(self.profile), key=key)
 
-    def spawn(self, name: str, *arguments: str) -> Child:
+    async def set_policy(self, policy: Policy, *, who: str = "test") -> int:
+        """Set a policy as `headway config` does, without waiting; return its record's offset."""
+        key, value = record_of(
+            policy, based_on=max(1, policy.version - 1), at_us=0, who=who, why="the test needs it"
+        )
+        async with bus.producing(self.bootstrap) as producer:
+            return (await producer.send_and_wait(CONFIG, value, key=key)).offset
+
+    def spawn(self, name: str, *arguments: str, environ: Mapping[str, str] | None = None) -> Child:
         """Start a process of the command line under `name`, replacing an ended one."""
         if name in self.children:
             self.children[name].close()
-        environ = {
-            "HEADWAY_KAFKA": self.bootstrap,
-            "HEADWAY_STATE": str(self.directory / "state"),
+        places = {
+            KAFKA: self.bootstrap,
+            STATE: str(self.directory / "state"),
         }
         argv = [sys.executable, "-m", "services.cli", *arguments]
-        child = Child(argv, self.directory / f"{name}.log", environ)
+        child = Child(argv, self.directory / f"{name}.log", places | dict(environ or {}))
         child.start()
         self.children[name] = child
         return child
@@ -86,6 +101,13 @@ class Deployment:
             *("worker", "--model", self.profile.model, "--slot", str(slot)),
             *("--engine", "simulated", *chosen),
         )
+
+    def start_recorder(self, clickhouse: str | None = None) -> Child:
+        """Start the recorder: before the server at `clickhouse`, or with one embedded."""
+        if clickhouse is not None:
+            return self.spawn("recorder", "recorder", environ={CLICKHOUSE: clickhouse})
+        self.recorder_port = self.recorder_port or free_port()
+        return self.spawn("recorder", "recorder", "--port", str(self.recorder_port))
 
     def kill(self, name: str) -> None:
         """End a process as kill -9 does, and wait until it is gone."""
@@ -198,19 +220,33 @@ class Deployment:
             found.append(result)
         return found
 
+    async def published_decisions(self) -> list[tuple[str, int, tuple[int, int, int]]]:
+        """Return the topic, partition and decision id of each record that follows from one."""
+        found: list[tuple[str, int, tuple[int, int, int]]] = []
+        for topic in (RESULTS, work_topic(self.profile.model)):
+            for record in await self.records(topic):
+                told = decision_id(dict(record.headers))
+                if told is not None:
+                    found.append((topic, record.partition, told))
+        return found
+
     async def read_all(self, topic: str) -> list[bytes]:
         """Return all values of a topic, partition by partition."""
+        return [record.value or b"" for record in await self.records(topic)]
+
+    async def records(self, topic: str) -> list[bus.Record]:
+        """Return all records of a topic, partition by partition."""
         count = await bus.partition_count(self.bootstrap, topic)
         partitions = [TopicPartition(topic, number) for number in range(count)]
-        values: list[bytes] = []
+        found: list[bus.Record] = []
         async with bus.consuming(self.bootstrap, partitions) as consumer:
             starts = await bus.bounded(consumer.beginning_offsets(partitions), "tell offsets")
             ends = await bus.bounded(consumer.end_offsets(partitions), "tell offsets")
             for partition in partitions:
                 start, end = starts[partition], ends[partition]
                 read = bus.read_range(consumer, partition, start, end)
-                values.extend([record.value or b"" async for record in read])
-        return values
+                found.extend([record async for record in read])
+        return found
 
     async def dead_letters(self) -> list[bytes]:
         """Return every dead letter."""
@@ -225,15 +261,38 @@ class Deployment:
             for line in continuity.admit(value)
         ]
 
-    async def wait_for_replicas(self, count: int = 1, seconds: float = 30.0) -> None:
-        """Wait until `count` replicas were admitted in all."""
+    async def until_recorded(
+        self, what: str, enough: Callable[[list[Entry]], bool], seconds: float = 60.0
+    ) -> None:
+        """Wait until the entries of the model's cell are `enough`; fails with `what` they lack."""
         until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s:
-            kinds = [d.kind for entry in await self.entries() for d in entry.decisions]
-            if kinds.count("replica-admitted.v1") >= count:
-                return
+        while not enough(await self.entries()):
+            if time.monotonic() > until_s:
+                raise AssertionError(f"no {what} in {seconds} s; logs: {self.log_tails()}")
             await asyncio.sleep(0.2)
-        raise AssertionError(f"no replica came up in {seconds} s; logs: {self.log_tails()}")
+
+    async def wait_for_replicas(self, count: int = 1, seconds: float = 60.0) -> None:
+        """Wait until `count` replicas were admitted in all."""
+        await self.until_recorded(
+            f"{count} replicas came up",
+            lambda entries: decision_kinds(entries)["replica-admitted.v1"] >= count,
+            seconds,
+        )
+
+    async def wait_for_dispatches(self, count: int) -> None:
+        """Wait until requests were dispatched `count` times in all."""
+        await self.until_recorded(
+            f"{count} requests were dispatched",
+            lambda entries: decision_kinds(entries)["request-dispatched.v1"] >= count,
+        )
+
+    async def snapshot_pointers(self) -> list[Pointer]:
+        """Return the snapshots that the cell's last ledger record names, newest first."""
+        ledger = TopicPartition(LEDGER, self.cell_number)
+        async with bus.consuming(self.bootstrap, [ledger]) as consumer:
+            end = (await bus.bounded(consumer.end_offsets([ledger]), "tell an end offset"))[ledger]
+            last = [record async for record in bus.read_range(consumer, ledger, end - 1, end)]
+        return read_pointers(dict(last[0].headers).get(HEADER_SNAPSHOTS, b"").decode())
 
     async def check_record(self, ids: Iterable[str]) -> None:
         """Check what always holds: one outcome each, no gap, replay without a difference."""
@@ -261,3 +320,8 @@ class Deployment:
     def log_tails(self) -> dict[str, list[str]]:
         """Return the last log lines of each process, for a failing test."""
         return {name: child.last_lines(4) for name, child in self.children.items()}
+
+
+def decision_kinds(entries: Iterable[Entry]) -> Counter[str]:
+    """Count the decisions of the entries by their kind."""
+    return Counter(decision.kind for entry in entries for decision in entry.decisions)

@@ -110,6 +110,14 @@ def depths_of(signal: DepthSignal) -> dict[str, tuple[int, int]]:
     return {model.model: (model.waiting, model.running) for model in signal.models}
 
 
+async def dead_letters_once_there(bootstrap: str, cell: int) -> list[DeadLetter]:
+    """Return the dead letters in the partition of `cell`, as soon as there is one."""
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not (letters := await dead_letters(bootstrap, cell)):  # noqa: ASYNC110 - Kafka tells no event
+            await asyncio.sleep(0.1)
+    return letters
+
+
 async def dead_letters(bootstrap: str, cell: int) -> list[DeadLetter]:
     """Return the dead letters in the partition of `cell`."""
     partition = TopicPartition(DEAD_LETTER, cell)

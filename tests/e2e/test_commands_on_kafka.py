@@ -8,7 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from schemas.requests import InferenceRequest
-from schemas.topics import LEDGER
+from schemas.topics import LEDGER, TOKENS
 from services import bus
 from services.gateway.client import Client
 from streams.replay_sources import Replayed, replay_kafka
@@ -52,6 +52,24 @@ async def _submits(commands: Commands) -> None:
     rejected = await commands.call("submit", "hello", "--model", "nobody")
     assert rejected.exit_code == 1
     assert "ended as rejected (unknown-model)" in rejected.output
+
+
+async def test_a_request_that_is_followed_late_shows_what_was_generated_so_far_and_goes_on(
+    deployment: Deployment, commands: Commands
+) -> None:
+    deployment.start_cell()
+    deployment.start_worker(0, "--speed", "1", "--max-batch", "4")
+    await deployment.wait_for_replicas()
+    body = deployment.request("late", max_output_tokens=600, stream=True)
+    await deployment.send([deployment.request("other", stream=True), body])
+    while not any(b'"id":"late"' in value for value in await deployment.read_all(TOKENS)):  # noqa: ASYNC110 - the worker's doing
+        await asyncio.sleep(0.1)
+    joined = await commands.call("submit", "hi", "--follow", "--id", "late", "--json")
+    assert joined.exit_code == 0, joined.output
+    *pieces, result = [json.loads(line) for line in joined.stdout.splitlines()]
+    assert pieces[0]["index"] == 0, "what was generated before it was followed comes first"
+    assert sum(len(piece["tokens"]) for piece in pieces) == 600
+    assert "".join(piece["text"] for piece in pieces) == result["text"]
 
 
 async def _cancels(commands: Commands) -> None:

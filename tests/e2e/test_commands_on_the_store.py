@@ -2,22 +2,18 @@
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
-from schemas.codec import encode
 from schemas.policy import Policy
 from schemas.requests import InferenceRequest
-from schemas.topics import CONFIG, LEDGER
-from services import bus
+from schemas.topics import LEDGER
 from services.embedded.broker import free_port
 from services.gateway.client import Client
 from streams import snapshots
-from streams.recovery import HEADER_SNAPSHOTS
 from tests.e2e.command_line import Commands
 from tests.e2e.deployment import Deployment
 
@@ -67,9 +63,7 @@ async def _queries(commands: Commands) -> None:
 async def test_a_ledger_without_its_beginning_is_replayed_from_a_snapshot(
     deployment: Deployment, commands: Commands
 ) -> None:
-    policy = replace(Policy(), version=2, snapshot_entries=40)
-    async with bus.producing(deployment.bootstrap) as producer:
-        await producer.send_and_wait(CONFIG, encode(policy), key=b"policy/default")
+    await deployment.set_policy(Policy(version=2, snapshot_entries=40))
     deployment.start_cell()
     deployment.start_worker(0, "--speed", "50", "--max-batch", "4")
     await deployment.wait_for_replicas()
@@ -89,13 +83,8 @@ async def _until_two_snapshots(deployment: Deployment) -> list[snapshots.Pointer
     while time.monotonic() < until_s:
         await _run(deployment, 20, first=number)
         number += 20
-        ledger = TopicPartition(LEDGER, deployment.cell_number)
-        async with bus.consuming(deployment.bootstrap, [ledger]) as consumer:
-            end = (await consumer.end_offsets([ledger]))[ledger]
-            async for record in bus.read_range(consumer, ledger, end - 1, end):
-                text = dict(record.headers).get(HEADER_SNAPSHOTS, b"").decode()
-                if len(pointers := snapshots.read_pointers(text)) > 1:
-                    return pointers
+        if len(pointers := await deployment.snapshot_pointers()) > 1:
+            return pointers
     raise AssertionError("the owner wrote no two snapshots")
 
 

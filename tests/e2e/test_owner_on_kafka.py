@@ -11,11 +11,20 @@ import pytest
 from aiokafka import TopicPartition
 
 from schemas import facts as f
-from schemas.bus import Result, Work, WorkerReport
-from schemas.codec import decode, encode
+from schemas.bus import DeadLetter, Result, Work, WorkerReport
+from schemas.codec import decode, decode_line, encode
 from schemas.ledger import Entry
 from schemas.profile import SMOLLM2_135M, Profile
-from schemas.topics import CONFIG, LEDGER, REQUESTS, RESULTS, WORKER_EVENTS, work_topic
+from schemas.topics import (
+    CONFIG,
+    DEAD_LETTER,
+    LEDGER,
+    REQUESTS,
+    RESULTS,
+    TOPICS,
+    WORKER_EVENTS,
+    work_topic,
+)
 from services import bus
 from services.embedded.broker import Broker
 from streams.counting import counter_of
@@ -23,7 +32,22 @@ from streams.inputs import Inputs
 from streams.owner import RECORD_BYTES, Owner, SupersededError
 
 PROFILE = replace(SMOLLM2_135M, tokenizer="bytes", work_slots=2)
-WAIT_S_MAX = 20.0
+READY = f.ReplicaReady(
+    model=PROFILE.model,
+    slot=0,
+    incarnation="first",
+    engine="simulated",
+    dtype="none",
+    device="none",
+    kv_pool_bytes=1 << 30,
+    kv_blocks=64,
+    block_tokens=16,
+    max_batch=1,
+    max_sequence_tokens=8192,
+    weights_bytes=0,
+)
+# What is waited for comes in a second; a busy machine takes its time.
+WAIT_S_MAX = 60.0
 
 
 @pytest.fixture
@@ -50,17 +74,17 @@ async def serving(owner: Owner) -> AsyncGenerator[None]:
         assert not running.done(), running.exception()
     finally:
         owner.stop()
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, WAIT_S_MAX)
 
 
-async def publish(bootstrap: str, profile: Profile) -> None:
+async def publish(bootstrap: str, profile: Profile, key: bytes = b"profile") -> None:
     async with bus.producing(bootstrap) as producer:
-        await producer.send_and_wait(CONFIG, encode(profile), key=b"profile")
+        await producer.send_and_wait(CONFIG, encode(profile), key=key)
 
 
-async def report(bootstrap: str, fact: f.WorkerFact) -> None:
+async def report(bootstrap: str, fact: f.WorkerFact, *texts: str) -> None:
     async with bus.producing(bootstrap) as producer:
-        value = encode(WorkerReport(fact=fact))
+        value = encode(WorkerReport(fact=fact, texts=texts))
         await producer.send_and_wait(WORKER_EVENTS, value, partition=0)
 
 
@@ -163,37 +187,155 @@ async def test_an_owner_that_stood_still_between_its_append_and_its_effects_publ
     monkeypatch.setattr(frozen, "_effects_of", stand_still)
     running = asyncio.create_task(frozen.run())
     await ask(kafka_of_one_cell, "once")
-    await asyncio.wait_for(standing.wait(), 20)
+    await asyncio.wait_for(standing.wait(), WAIT_S_MAX)
     async with serving(new_owner(kafka_of_one_cell, "successor")):
         assert [one.id for one in await results(kafka_of_one_cell, 1)] == ["once"]
         woken.set()
         with pytest.raises(SupersededError, match="the ledger went on to offset"):
-            await asyncio.wait_for(running, 20)
+            await asyncio.wait_for(running, WAIT_S_MAX)
     assert [one.id for one in await results(kafka_of_one_cell, 1)] == ["once"]
+
+
+async def write(bootstrap: str, topic: str, value: bytes) -> None:
+    async with bus.producing(bootstrap) as producer:
+        await producer.send_and_wait(topic, value, partition=0)
+
+
+async def takeovers(bootstrap: str) -> list[int]:
+    """Return the epochs that began on the ledger."""
+    lines = b"\n".join(await read(bootstrap, LEDGER)).split(b"\n")
+    entries = [decode_line(line).entry for line in lines if line.startswith(b"{")]
+    return [e.fact.epoch for e in entries if isinstance(e.fact, f.OwnerTookOver)]
+
+
+@pytest.mark.parametrize("session_ms", [bus.SESSION_MS, 0])
+async def test_an_owner_goes_on_past_records_that_no_owner_wrote(
+    kafka_of_one_cell: str, session_ms: int
+) -> None:
+    async with serving(new_owner(kafka_of_one_cell, session_ms=session_ms)):
+        await ask(kafka_of_one_cell, "one")
+        assert [one.id for one in await results(kafka_of_one_cell, 1)] == ["one"]
+        for stranger in (b"garbage", b"", b"more\ngarbage"):
+            await write(kafka_of_one_cell, LEDGER, stranger)
+        await ask(kafka_of_one_cell, "two")
+        assert [one.id for one in await results(kafka_of_one_cell, 2)] == ["one", "two"]
+    assert await takeovers(kafka_of_one_cell) == [1]
+    async with serving(new_owner(kafka_of_one_cell, "next")):
+        await ask(kafka_of_one_cell, "three")
+        assert [one.id for one in await results(kafka_of_one_cell, 3)][2:] == ["three"]
+    assert await takeovers(kafka_of_one_cell) == [1, 2]
+
+
+async def test_an_owner_s_record_among_those_of_strangers_stops_the_one_that_serves(
+    kafka_of_one_cell: str,
+) -> None:
+    """Even one that is void: that its writer lives on is not for this owner to judge."""
+    owner = new_owner(kafka_of_one_cell)
+    running = asyncio.create_task(owner.run())
+    await ask(kafka_of_one_cell, "one")
+    assert [one.id for one in await results(kafka_of_one_cell, 1)] == ["one"]
+    first = (await read(kafka_of_one_cell, LEDGER))[0]
+    for value in (b"garbage", first, b"garbage"):
+        await write(kafka_of_one_cell, LEDGER, value)
+    await ask(kafka_of_one_cell, "two")
+    with pytest.raises(SupersededError, match="another owner has appended"):
+        await asyncio.wait_for(running, WAIT_S_MAX)
+    assert len(await results(kafka_of_one_cell, 1)) == 1
+
+
+async def test_an_aborted_transaction_on_the_ledger_supersedes_nobody(
+    kafka_of_one_cell: str,
+) -> None:
+    async with serving(new_owner(kafka_of_one_cell)):
+        await ask(kafka_of_one_cell, "one")
+        assert len(await results(kafka_of_one_cell, 1)) == 1
+        stranger = bus.AIOKafkaProducer(
+            bootstrap_servers=kafka_of_one_cell, transactional_id="stranger"
+        )
+        await stranger.start()
+        await stranger.begin_transaction()
+        await stranger.send_and_wait(LEDGER, b"never", partition=0)
+        await stranger.abort_transaction()
+        await stranger.stop()
+        await ask(kafka_of_one_cell, "two")
+        assert len(await results(kafka_of_one_cell, 2)) == 2
+    assert await takeovers(kafka_of_one_cell) == [1]
+
+
+async def test_a_text_too_long_for_an_outcome_is_cut_and_the_outcome_says_where_all_of_it_is(
+    kafka_of_one_cell: str,
+) -> None:
+    metadata = {f"{number:é>64}": "é" * 512 for number in range(16)}
+    usage = f.Usage(prompt_tokens=1, output_tokens=1, queued_us=1, prefill_us=1, decode_us=1)
+    async with serving(new_owner(kafka_of_one_cell)):
+        await report(kafka_of_one_cell, READY)
+        await ask(kafka_of_one_cell, "long", model=PROFILE.model, metadata=metadata)
+        await read_once_there(kafka_of_one_cell, work_topic(PROFILE.model), 0)
+        done = f.WorkDone(
+            id="long", attempt=1, finish_reason="stop", usage=usage, output_digest="0" * 16
+        )
+        fact = f.WorkFinished(
+            model=PROFILE.model, slot=0, incarnation=READY.incarnation, items=(done,)
+        )
+        room = bus.REQUEST_BYTES_MAX - len(encode(WorkerReport(fact=fact, texts=("",)))) - 200
+        await report(kafka_of_one_cell, fact, "x" * room)
+        (result,) = await results(kafka_of_one_cell, 1)
+        await ask(kafka_of_one_cell, "after")
+        assert len(await results(kafka_of_one_cell, 2)) == 2
+    assert (result.outcome, result.metadata) == ("completed", metadata)
+    assert result.text == "x" * 2_088_960
+    assert result.detail.endswith(
+        f"the text is cut to 2088960 of its {room} characters: the outcome would not fit into a"
+        " record; all of it is in headway.worker.events/0 at offset 1"
+    )
+
+
+async def test_a_work_topic_that_is_refused_at_a_takeover_is_a_dead_letter_and_the_cell_serves(
+    kafka_of_one_cell: str,
+) -> None:
+    await publish(kafka_of_one_cell, replace(PROFILE, model="a_b"), b"profile/a_b")
+    async with serving(new_owner(kafka_of_one_cell)):
+        await ask(kafka_of_one_cell, "one")
+        await results(kafka_of_one_cell, 1)
+    async with bus.administering(kafka_of_one_cell) as admin:
+        await admin.delete_topics([work_topic("a_b")])
+        until_s = time.monotonic() + WAIT_S_MAX
+        while await bus.partition_count(kafka_of_one_cell, work_topic("a_b")):
+            assert time.monotonic() < until_s
+            await asyncio.sleep(0.1)
+    await bus.ensure_work_topic(kafka_of_one_cell, replace(PROFILE, model="a.b"))
+    async with serving(new_owner(kafka_of_one_cell, "next")):
+        await ask(kafka_of_one_cell, "two")
+        assert [one.id for one in await results(kafka_of_one_cell, 2)] == ["one", "two"]
+        (raw,) = await read_once_there(kafka_of_one_cell, DEAD_LETTER)
+    letter = decode(raw)
+    assert isinstance(letter, DeadLetter)
+    assert (letter.topic, letter.offset) == (CONFIG, 1)
+    assert "headway.work.a_b" in letter.reason
+
+
+async def test_processes_that_begin_together_agree_on_the_number_of_cells(
+    new_broker: Callable[[], Broker],
+) -> None:
+    bootstrap = new_broker().bootstrap
+    asked = (2, 5, 3)
+    told = await asyncio.gather(*(bus.ensure_topics(bootstrap, cells) for cells in asked))
+    (cells,) = set(told)
+    assert cells in asked
+    for topic in TOPICS:
+        if topic.partitions != "work-slots":
+            wanted = topic.partition_count(cells)
+            assert await bus.partition_count(bootstrap, topic.name) == wanted, topic.name
 
 
 async def test_a_profile_with_more_slots_gives_its_work_topic_more_partitions(
     kafka_of_one_cell: str,
 ) -> None:
-    ready = f.ReplicaReady(
-        model=PROFILE.model,
-        slot=0,
-        incarnation="first",
-        engine="simulated",
-        dtype="none",
-        device="none",
-        kv_pool_bytes=1 << 30,
-        kv_blocks=64,
-        block_tokens=16,
-        max_batch=1,
-        max_sequence_tokens=8192,
-        weights_bytes=0,
-    )
     async with serving(new_owner(kafka_of_one_cell)):
-        await report(kafka_of_one_cell, ready)
+        await report(kafka_of_one_cell, READY)
         await ask(kafka_of_one_cell, "on-the-first", model=PROFILE.model)
         await publish(kafka_of_one_cell, replace(PROFILE, version=2, work_slots=4))
-        await report(kafka_of_one_cell, replace(ready, slot=3))
+        await report(kafka_of_one_cell, replace(READY, slot=3))
         await ask(kafka_of_one_cell, "on-the-last", model=PROFILE.model)
         work = await read_once_there(kafka_of_one_cell, work_topic(PROFILE.model), 3)
     assert [one.id for one in map(decode, work) if isinstance(one, Work)] == ["on-the-last"]

@@ -10,6 +10,7 @@ from aiokafka.admin import RecordsToDelete
 
 from schemas.topics import REQUESTS
 from services import bus
+from services.batches import raw_value
 from services.embedded.broker import Broker
 from streams.payloads import Payloads
 
@@ -23,7 +24,7 @@ async def test_a_payload_is_found_again_however_long_the_broker_takes_and_gone_o
         for number in range(4):
             await producer.send_and_wait(REQUESTS, b"payload %d" % number, partition=0)
     payloads: Payloads[bytes] = Payloads(
-        broker.bootstrap, REQUESTS, 0, bytes_max=0, parse=lambda value: value
+        broker.bootstrap, REQUESTS, 0, bytes_max=0, parse=raw_value
     )
     assert await payloads.get(2) == b"payload 2"
     os.kill(broker.pid, signal.SIGSTOP)

@@ -23,16 +23,19 @@ from streams import snapshots
 from streams.app import run
 from streams.depth import DepthFold
 from streams.signals import Depths, SignalsError
+from tests.e2e.raw_batches import RawBatch, RawRecord, write_batch
 from tests.e2e.signals_ledger import (
     WAIT_S_MAX,
     Told,
     WrittenLedger,
     dead_letters,
+    dead_letters_once_there,
     depths_of,
     running,
 )
 
 CELLS = 2
+UNDECODABLE = RawBatch([RawRecord(b"{}", headers=((b"\xff", b"1"),))])
 
 pytestmark = pytest.mark.broker
 
@@ -129,15 +132,18 @@ async def test_depth_stays_unknown_where_the_beginning_is_gone_without_a_snapsho
         assert not any(told.known for told in deployment.told.signals if told.cell == 0)
 
 
-@pytest.mark.parametrize("foreign", [b"{}", b"\xff\xfe not json", None])
+@pytest.mark.parametrize("foreign", [b"{}", b"\xff\xfe not json", None, UNDECODABLE])
 async def test_a_ledger_record_of_no_owner_is_passed_over_and_depth_stays_right(
-    deployment: Deployment, foreign: bytes | None
+    deployment: Deployment, foreign: bytes | RawBatch | None
 ) -> None:
     ledger = deployment.cells[0]
     await ledger.append(50)
     async with running(deployment.bootstrap, deployment.state_dir):
         await deployment.told.until(0, ledger.last_seq)
-        await ledger.append_raw(foreign)
+        if isinstance(foreign, RawBatch):
+            await write_batch(deployment.bootstrap, LEDGER, ledger.cell, foreign)
+        else:
+            await ledger.append_raw(foreign)
         await ledger.append(20)
         signal = await deployment.told.until(0, ledger.last_seq)
         assert signal.known
@@ -153,7 +159,7 @@ async def test_an_altered_entry_makes_its_cell_unknown(deployment: Deployment) -
     async with running(deployment.bootstrap, deployment.state_dir):
         unknown = await deployment.told.until(0, 49, known=False)
         assert unknown.ledger_seq == 49
-        letters = await dead_letters(deployment.bootstrap, 0)
+        letters = await dead_letters_once_there(deployment.bootstrap, 0)
         assert "altered at seq 50" in letters[0].reason
 
 

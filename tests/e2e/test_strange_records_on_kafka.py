@@ -1,6 +1,7 @@
 """Records that no part of Headway would write, on every topic that a cell reads: it goes on."""
 
 import asyncio
+import gzip
 import json
 import time
 from dataclasses import replace
@@ -13,7 +14,9 @@ from schemas.codec import decode, encode
 from schemas.edge import REQUEST_BYTES_MAX
 from schemas.topics import CONFIG, LEDGER, REQUESTS, work_topic
 from services import bus
+from services.inflate import GZIP
 from tests.e2e.deployment import Deployment
+from tests.e2e.raw_batches import RawBatch, RawRecord, plain_of, write_batch
 
 
 async def _in_service(deployment: Deployment) -> None:
@@ -40,7 +43,7 @@ async def _dead_letter_reasons(deployment: Deployment, count: int) -> list[str]:
         await asyncio.sleep(0.2)
 
 
-async def test_a_foreign_record_on_the_ledger_costs_a_cell_a_pause_and_nothing_else(
+async def test_a_foreign_record_on_the_ledger_is_passed_over_by_its_owner_and_the_next(
     deployment: Deployment,
 ) -> None:
     await _in_service(deployment)
@@ -49,6 +52,8 @@ async def test_a_foreign_record_on_the_ledger_costs_a_cell_a_pause_and_nothing_e
     await _write(deployment, LEDGER, b"garbage", deployment.cell_number)
     ids += await deployment.send([deployment.request("after")])
     await deployment.outcomes(ids)
+    # The same owner goes on, without the pause that another one's record would cost.
+    assert {entry.epoch for entry in await deployment.entries()} == {1}
     deployment.kill("cell")
     deployment.start_cell()
     ids += await deployment.send([deployment.request("recovered")])
@@ -81,6 +86,22 @@ async def test_a_request_that_only_compression_made_small_enough_is_rejected(
     assert "bytes long" in outcomes["huge"].detail
     assert outcomes["largest"].outcome == "completed"
     await deployment.check_record(["huge", *ids])
+
+
+async def test_a_batch_that_would_become_far_too_large_is_a_dead_letter(
+    deployment: Deployment,
+) -> None:
+    await _in_service(deployment)
+    one = [RawRecord(bytes(200 * 1024 * 1024))]
+    packed = gzip.compress(plain_of(one))
+    await write_batch(
+        deployment.bootstrap, REQUESTS, deployment.cell_number, RawBatch(one, GZIP, packed)
+    )
+    ids = await deployment.send([deployment.request("after")])
+    assert (await deployment.outcomes(ids))["after"].outcome == "completed"
+    (reason,) = await _dead_letter_reasons(deployment, 1)
+    assert "its gzip would become more than" in reason
+    assert await deployment.mismatches() == []
 
 
 async def test_a_profile_whose_topic_kafka_refuses_is_a_dead_letter_for_each_cell(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from schemas.export import DIALECT, SCHEMAS
+from schemas.export import DIALECT, SCHEMAS, files
 from schemas.topics import TOPICS
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,13 @@ def test_the_committed_schema_is_the_generated_one(kind: str) -> None:
 
 
 def test_no_schema_is_left_behind_by_a_kind_that_is_gone() -> None:
-    assert sorted(path.stem for path in JSON.iterdir()) == sorted(SCHEMAS)
+    assert sorted(path.name for path in JSON.iterdir()) == sorted(files())
+
+
+def test_the_schema_of_the_policy_file_is_the_generated_one() -> None:
+    committed = (JSON / "policy-file.json").read_text(encoding="utf-8")
+    assert committed == files()["policy-file.json"], f"policy-file.json is stale: {HOW}"
+    Draft202012Validator.check_schema(json.loads(committed))
 
 
 def test_the_command_writes_the_same_folder(tmp_path: Path) -> None:

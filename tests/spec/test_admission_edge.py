@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiokafka.structs import ConsumerRecord
@@ -9,7 +10,8 @@ from aiokafka.structs import ConsumerRecord
 from schemas import facts as f
 from schemas.bus import WorkerReport
 from schemas.codec import encode
-from schemas.policy import Policy
+from schemas.policy import Override, Policy
+from schemas.policy_history import record_of
 from schemas.profile import SMOLLM2_135M
 from schemas.topics import CONFIG, REQUESTS, WORKER_EVENTS
 from streams.admission import FACT_BYTES_MAX, Edge, Read
@@ -118,12 +120,63 @@ def test_a_tombstone_on_the_configuration_asks_for_nothing() -> None:
     assert read(CONFIG, None) is None
 
 
-def test_a_policy_and_a_profile_become_facts() -> None:
-    policy, profile = Policy(name="other", version=2), replace(SMOLLM2_135M, version=2)
-    activated, told = fact_of(CONFIG, encode(policy)), fact_of(CONFIG, encode(profile))
-    assert isinstance(activated, f.PolicyActivated)
-    assert (activated.policy, activated.who) == (policy, "headway.config offset 7")
-    assert told == f.ProfileSet(at_us=NOW_US, profile=profile)
+def a_set(version: int, **values: Any) -> tuple[bytes, bytes]:
+    policy = Policy(version=version, **values)
+    return record_of(policy, based_on=1, at_us=3, who="ann", why="to see")
+
+
+def told(edge: Edge, key: bytes, value: bytes) -> f.Fact:
+    found = edge.read(replace(record(CONFIG, value), key=key), NOW_US)
+    assert found is not None
+    return found.fact
+
+
+def new_edge() -> Edge:
+    return Edge(2, lambda _: lambda _: 11)
+
+
+def test_a_policy_that_is_set_becomes_a_fact_with_who_and_why() -> None:
+    fact = told(new_edge(), *a_set(2, name="other"))
+    assert isinstance(fact, f.PolicyActivated)
+    assert fact.policy == Policy(name="other", version=2)
+    assert (fact.at_us, fact.who, fact.why, fact.based_on) == (NOW_US, "ann", "to see", 1)
+
+
+def test_a_profile_becomes_a_fact() -> None:
+    profile = replace(SMOLLM2_135M, version=2)
+    assert fact_of(CONFIG, encode(profile)) == f.ProfileSet(at_us=NOW_US, profile=profile)
+
+
+def test_of_two_policies_of_a_version_the_second_is_unreadable_even_in_the_same_batch() -> None:
+    edge = new_edge()
+    assert isinstance(told(edge, *a_set(2)), f.PolicyActivated)
+    second = told(edge, *a_set(2, attempts_max=4))
+    assert isinstance(second, f.MessageUnreadable)
+    assert second.reason.startswith("version 2 is not above 2, which is in force")
+    assert isinstance(told(edge, *a_set(3)), f.PolicyActivated)
+
+
+def test_a_bad_policy_is_unreadable_with_the_key_the_bound_and_the_reason() -> None:
+    _, value = a_set(2)
+    for changed, reason in (
+        (value.replace(b'"attempts_max":3', b'"attempts_max":0'), "attempts_max cannot be 0: it"),
+        (value.replace(b'"attempts_max"', b'"attempt_max"'), '"attempt_max": there is no such key'),
+        (encode(Policy()), "a policy is set by a policy-set.v1, which says who"),
+        (encode(finished()), "a worker-report.v1 does not belong on headway.config"),
+        (b"garbage", "message: Invalid JSON"),
+        (b"[" * 100_000, "message: Invalid JSON"),
+    ):
+        fact = fact_of(CONFIG, changed)
+        assert isinstance(fact, f.MessageUnreadable)
+        assert fact.reason.startswith(reason)
+
+
+def test_a_policy_that_is_too_long_for_the_ledger_is_unreadable() -> None:
+    tenants = (f"tenant-{number:0100d}" for number in range(6_000))
+    overrides = tuple(Override(tenant=name, key="attempts_max", value=4) for name in tenants)
+    fact = told(new_edge(), *a_set(2, overrides=overrides))
+    assert isinstance(fact, f.MessageUnreadable)
+    assert fact.reason == "it is longer than 1048576 bytes"
 
 
 def test_a_workers_fact_is_stamped_here_and_knows_where_its_texts_lie() -> None:

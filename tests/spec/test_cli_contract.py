@@ -37,26 +37,43 @@ def call(name: str, *arguments: str) -> Result:
     return CliRunner().invoke(command_of(name), list(arguments))
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_has_help_with_an_example(name: str) -> None:
-    got = call(name, "--help")
+def whole(name: str) -> list[tuple[str, ...]]:
+    """Return the words of a command, or of each command in a group of that name."""
+    found = command_of(name)
+    if isinstance(found, click.Group):
+        return [(name, part) for part in found.commands]
+    return [(name,)]
+
+
+# What a person can call, as words: `submit`, `config set`.
+CALLED = [words for name in cli.COMMANDS for words in whole(name)]
+
+
+def called(words: tuple[str, ...]) -> click.Command:
+    found = command_of(words[0])
+    return found.commands[words[1]] if isinstance(found, click.Group) else found
+
+
+@pytest.mark.parametrize("words", [*CALLED, ("config",)], ids=" ".join)
+def test_every_command_has_help_with_an_example(words: tuple[str, ...]) -> None:
+    got = call(*words, "--help")
     assert got.exit_code == 0
     assert "Example" in got.output
-    assert f"headway {name}" in got.output
-    assert command_of(name).help, "what it does is said"
+    assert f"headway {' '.join(words)}" in got.output
+    assert called(words).help if words in CALLED else command_of(*words).help
 
 
-@pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name not in PROCESSES])
-def test_every_command_that_answers_has_json(name: str) -> None:
-    options = [option for param in command_of(name).params for option in param.opts]
+@pytest.mark.parametrize("words", [one for one in CALLED if one[0] not in PROCESSES], ids=" ".join)
+def test_every_command_that_answers_has_json(words: tuple[str, ...]) -> None:
+    options = [option for param in called(words).params for option in param.opts]
     assert "--json" in options
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_option_says_what_it_is_for(name: str) -> None:
+@pytest.mark.parametrize("words", CALLED, ids=" ".join)
+def test_every_option_says_what_it_is_for(words: tuple[str, ...]) -> None:
     bare = [
         param.name
-        for param in command_of(name).params
+        for param in called(words).params
         if isinstance(param, click.Option) and not param.help
     ]
     assert not bare
@@ -70,6 +87,8 @@ def test_every_option_says_what_it_is_for(name: str) -> None:
         ("explain", "a"),
         ("replay", "--verify"),
         ("sql", "SELECT 1"),
+        ("config", "show"),
+        ("config", "set", "attempts_max=4", "--why", "to see"),
     ],
 )
 def test_without_a_deployment_a_command_says_how_to_get_one(arguments: tuple[str, ...]) -> None:
@@ -82,19 +101,35 @@ def test_without_a_deployment_a_command_says_how_to_get_one(arguments: tuple[str
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["submit", "--chat", "no-such-file.json"], "no-such-file.json cannot be read"),
+        (["replay", "--file", "no-such-file"], "no-such-file cannot be read"),
+        (["demo", "--trace", "no-such-file"], "no-such-file"),
+    ],
+)
+def test_what_could_not_be_done_ends_with_1_and_a_sentence(
+    arguments: list[str], sentence: str
+) -> None:
+    got = call(*arguments)
+    assert got.exit_code == 1
+    assert sentence in got.output
+    assert got.output.count(arguments[-1]) == 1, "it is named once"
+    assert "Traceback" not in got.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
         (["submit"], "give a prompt"),
-        (["submit", "x", "--message", "user:y"], "either prompt or messages"),
+        (["submit", "x", "--message", "user:y"], "either prompt or messages; there are both"),
         (["submit", "--message", "nobody:y"], "'nobody' is not a role"),
         (["submit", "x", "--metadata", "nothing"], "'nothing' is not KEY=VALUE"),
         (["submit", "x", "--max-output-tokens", "0"], "max_output_tokens"),
-        (["submit", "x", "--deadline-ms", "-5"], "deadline_ms"),
+        (["submit", "x", "--deadline-ms", "-5"], "deadline_ms should be at least 0, not -5"),
         (["submit", "x", "--temperature", "9"], "temperature"),
         (["submit", "x", "--model", "two words"], "model"),
         (["submit", "x", "--tier", "urgent"], "'urgent' is not one of"),
-        (["submit", "--chat", "no-such-file.json"], "no-such-file.json cannot be read"),
         (["replay", "--from", "file"], "--from file needs --file"),
         (["replay", "--verify", "--export", "x"], "--export stands alone"),
-        (["replay", "--file", "no-such-file"], "no-such-file cannot be read"),
         (["replay", "--export", "x", "--from", "clickhouse"], "without --from"),
         (["sql", "SELECT 1", "--json", "--csv"], "not both"),
         (["sql", "SELECT 1", "--ready", "audit"], "not both"),
@@ -107,11 +142,19 @@ def test_without_a_deployment_a_command_says_how_to_get_one(arguments: tuple[str
         (["cancel", "x" * 257], "the cancel is not acceptable: id"),
         (["up", "--workers", "-1"], "--workers"),
         (["topics", "--schema", "nope"], "no message kind is named 'nope'"),
+        (["bench", "nope"], "'nope' is not one of 'core'"),
+        (["explain"], "Missing argument 'ID'"),
+        (["replay", "--cell", "-1"], "--cell"),
+        (["demo", "--speed", "0"], "--speed"),
+        (["doctor", "now"], "unexpected extra argument"),
+        (["worker", "--model", "m"], "Missing option '--slot'"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_words(arguments: list[str], sentence: str) -> None:
+def test_a_wrong_command_line_ends_with_2_and_a_sentence(
+    arguments: list[str], sentence: str
+) -> None:
     got = call(*arguments)
-    assert got.exit_code != 0
+    assert got.exit_code == 2
     assert sentence in got.output
     assert "Traceback" not in got.output
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from schemas.bus import DeadLetter
+from schemas.bus import DeadLetter, dead_letter
 from schemas.codec import decode, decode_line, encode_entry
 from schemas.continuity import Continuity
 from schemas.facts import ClockTicked, OwnerTookOver
 from schemas.ledger import GENESIS_CHAIN, Entry
 from schemas.topics import DEAD_LETTER, RESULTS, SIGNALS, TELEMETRY
 from services.recorder.ledger_rows import LedgerReader, LedgerRows
-from services.recorder.message_rows import MessageRows, dead_letter
+from services.recorder.message_rows import MessageRows
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = (ROOT / "tests/golden/scheduler-ledger.ndjson").read_bytes().splitlines()
@@ -195,6 +195,17 @@ def test_a_dead_letter_that_cannot_be_read_is_recorded_as_one_and_not_sent_on() 
     letter = decode(rows.message[0])
     assert isinstance(letter, DeadLetter)
     assert (letter.topic, letter.partition, letter.offset) == (DEAD_LETTER, 1, 4)
+
+
+def test_a_record_that_the_client_cannot_decode_is_told_with_its_fault_whatever_it_holds() -> None:
+    good = (EXAMPLES / "depth.v1.json").read_bytes()
+    rows = MessageRows()
+    assert rows.append((SIGNALS, 0, 4), 7, good, "a header is damaged") == "a header is damaged"
+    assert len(rows) == 0
+    assert rows.append((DEAD_LETTER, 0, 5), 7, b"bytes", "a header is damaged") is None
+    assert decode(rows.message[0]) == dead_letter(
+        (DEAD_LETTER, 0, 5), b"bytes", "a header is damaged"
+    )
 
 
 def test_a_dead_letter_carries_the_record_up_to_half_a_mebibyte() -> None:

@@ -3,7 +3,9 @@
 import pytest
 
 from schemas import decisions as d
+from schemas import facts as f
 from schemas.codec import decode_line
+from services.cli._waterfall import headline, present_words
 from streams.story import Story, tell
 from streams.story_sources import Sieve
 from tests.spec.replay_ledger import HandMade, begun, takeover
@@ -13,6 +15,7 @@ from tests.spec.scheduler_story import (
     failed,
     finished,
     left,
+    progressed,
     ready,
     refused,
     started,
@@ -155,11 +158,115 @@ def test_an_expired_request_waited_until_its_deadline() -> None:
 
 def test_a_request_that_has_not_ended_is_told_up_to_the_last_entry() -> None:
     waiting = story_of("a", begun(arrived("a", at=1)).tell(tick(31)))
-    assert waiting.stage == "waiting"
+    assert (waiting.stage, waiting.over) == ("waiting", False)
     assert segments(waiting) == [("wait", "no-replica", 1, 31)]
     running = story_of("a", begun(ready(at=1), arrived("a", at=2)).tell(tick(32)))
     assert running.stage == "running"
     assert segments(running) == [("run", "running", 2, 32)]
+
+
+def test_a_request_that_waits_is_told_up_to_now_with_what_holds_it_back_and_the_numbers() -> None:
+    made = begun(ready(at=1, blocks=10), arrived("big", at=2, prompt=16 * 8, output=16))
+    made.tell(arrived("a", at=5)).tell(tick(20))
+    story = tell("a", made.entries, us(4_000))
+    assert story is not None
+    assert (story.over, story.until_us, story.newest_entry_us) == (False, us(4_000), us(20))
+    assert [one for one in segments(story) if one[0] == "wait"] == [("wait", "kv", 5, 4_000)]
+    assert story.wait_us == us(3_995)
+    present = story.present
+    assert present is not None
+    assert (present.stage, present.cause, present.since_us) == ("waiting", "kv", us(5))
+    assert present.why == ("1 waiting; a needs 2 KV blocks, at most 1 are free on a replica")
+    told = "\n".join(present_words(story))
+    assert "kv for 3995.0 ms: 1 waiting; a needs 2 KV blocks" in told
+    assert "the newest entry of its cell is 3980.0 ms old" in told
+    assert headline(story) == "a to m: not over, waiting (kv) 3995.0 ms after its arrival"
+
+
+def test_now_is_never_before_the_newest_entry() -> None:
+    story = tell("a", begun(arrived("a", at=1)).tell(tick(31)).entries, us(7))
+    assert story is not None
+    assert story.until_us == us(31)
+
+
+def test_what_held_a_queue_back_last_is_the_present_cause() -> None:
+    story = tell("a", begun(arrived("a", at=1), starting(at=4)).entries, us(9))
+    assert story is not None
+    assert story.present is not None
+    assert (story.present.cause, story.present.since_us) == ("cold-start", us(4))
+    assert segments(story) == [("wait", "no-replica", 1, 4), ("wait", "cold-start", 4, 9)]
+
+
+def test_a_request_that_runs_tells_on_what_and_how_far_it_is() -> None:
+    made = begun(ready(at=1), arrived("a", at=2))
+    before = tell("a", made.entries, us(4))
+    assert before is not None
+    assert before.present is not None
+    assert before.present.why == ("attempt 1 on m/0: 0 tokens so far; it has not joined a batch")
+    made.tell(started("a", at=5)).tell(progressed("a", at=8))
+    items = (f.WorkTokens(id="a", attempt=1, output_tokens=7),)
+    made.tell(f.WorkProgressed(at_us=us(9), model="m", slot=0, incarnation="L1", items=items))
+    story = tell("a", made.entries, us(30))
+    assert story is not None
+    assert story.present is not None
+    assert (story.present.stage, story.present.cause) == ("running", None)
+    assert story.present.why == "attempt 1 on m/0: 7 tokens so far"
+    assert segments(story)[-1] == ("run", "running", 2, 30)
+    assert whats(story)[-1] == "progressed"
+
+
+def test_a_request_in_its_back_off_tells_why_and_for_how_long() -> None:
+    made = begun(ready(at=1), arrived("a", at=2), failed("a", at=5))
+    story = tell("a", made.entries, us(50))
+    assert story is not None
+    assert story.present is not None
+    assert story.present.cause == "backoff"
+    assert "tried again in 100 ms" in story.present.why
+    assert segments(story)[-1] == ("wait", "backoff", 5, 50)
+
+
+def test_a_request_that_is_over_has_no_present_and_no_now() -> None:
+    made = begun(ready(at=1), arrived("a", at=2), finished("a", at=9))
+    story = tell("a", made.entries, us(9_000))
+    assert story is not None
+    assert (story.over, story.present, story.until_us) == (True, None, us(9))
+    assert present_words(story) == []
+
+
+def test_the_start_of_an_attempt_stands_before_its_first_token_whenever_it_was_reported() -> None:
+    # Reported 8 ms after the dispatch; the usage says that the first token came after 3 ms.
+    made = begun(ready(at=1), arrived("a", at=2), started("a", at=10))
+    made.tell(progressed("a", at=10)).tell(finished("a", at=20))
+    story = story_of("a", made)
+    assert whats(story)[3:] == ["started", "first token", "progressed", "completed"]
+    at_ms = {event.what: (event.at_us - us(0)) / 1000 for event in story.events}
+    assert (at_ms["dispatched"], at_ms["started"], at_ms["first token"]) == (2, 2, 5)
+    times = [event.at_us for event in story.events]
+    assert times == sorted(times)
+
+
+def test_moments_at_the_same_time_stand_in_the_order_of_their_meaning() -> None:
+    made = begun(ready(at=2), arrived("a", at=2), started("a", at=2))
+    made.tell(progressed("a", at=2)).tell(finished("a", at=2))
+    assert whats(story_of("a", made)) == [
+        "arrived",
+        "queued",
+        "dispatched",
+        "started",
+        "first token",
+        "progressed",
+        "completed",
+    ]
+
+
+def test_the_sieve_goes_on_to_the_newest_entry_until_the_request_is_over() -> None:
+    made = begun(arrived("a", at=1)).tell(tick(31))
+    sieve = Sieve("a")
+    for record in made.records:
+        sieve.feed(record)
+    kept = [decode_line(line).entry for line in sieve.finish()]
+    assert kept[-1] == made.entries[-1]
+    assert tell("a", kept) == story_of("a", made)
 
 
 def test_a_request_that_was_sent_on_is_told_by_both_cells() -> None:

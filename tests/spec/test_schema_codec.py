@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -30,6 +30,10 @@ CHAIN_BEFORE = "5f0c3d9be1a72846"
 TEXT = st.text(max_size=8)
 
 
+def _is_short(text: str) -> bool:
+    return len(text) <= 128
+
+
 def _bounded(kind: type[Any], constraints: tuple[Any, ...]) -> st.SearchStrategy[Any]:
     """Return values of a number or string that pydantic's constraints allow."""
     limits: dict[str, Any] = {}
@@ -38,8 +42,11 @@ def _bounded(kind: type[Any], constraints: tuple[Any, ...]) -> st.SearchStrategy
             found = {name: getattr(part, name, None) for name in LIMITS}
             limits |= {name: value for name, value in found.items() if value is not None}
     if kind is str:
-        letters = "aZ0._-" if "pattern" in limits else st.characters(codec="utf-8")
-        return st.text(letters, min_size=limits.get("min_length", 0), max_size=8)
+        if "pattern" in limits:
+            return st.from_regex(limits["pattern"], fullmatch=True).filter(_is_short)
+        return st.text(
+            st.characters(codec="utf-8"), min_size=limits.get("min_length", 0), max_size=8
+        )
     if kind is float:
         return st.floats(limits.get("ge", 0.5), limits.get("le", 1e9))
     return st.integers(limits.get("ge", 0), limits.get("le", 2**53))
@@ -97,6 +104,16 @@ def _messages(cls: type[Any]) -> st.SearchStrategy[Any]:
 
 STRATEGIES = {kind: _messages(SCHEMAS[kind].cls) for kind in MESSAGES}
 ENTRIES = _messages(Entry)
+ENTRY = Entry(
+    cell=0,
+    seq=0,
+    epoch=1,
+    source=None,
+    policy_version=1,
+    policy_digest="0" * 16,
+    fact=ClockTicked(at_us=1),
+    decisions=(),
+)
 
 
 @pytest.mark.parametrize("kind", MESSAGES)
@@ -115,7 +132,8 @@ def test_a_message_comes_back_equal_and_in_the_same_bytes(kind: str, data: st.Da
             assert codec.encode(message) == raw
             assert codec.decode(raw) == message
         case "fact":
-            assert codec.encode_fact(message) == raw
+            line, _ = codec.encode_entry(replace(ENTRY, fact=message), GENESIS_CHAIN)
+            assert b'"fact":' + raw + b"," in line
         case _:
             assert codec.encode_decisions((message, message)) == b"[" + raw + b"," + raw + b"]"
 
@@ -187,14 +205,21 @@ def test_the_bytes_of_an_entry_are_as_written_here() -> None:
     ("raw", "sentence"),
     [
         (None, "the record has no value"),
-        (b"", "message: Invalid JSON: EOF while parsing a value"),
-        (b"\xff", "message: Invalid JSON"),
-        (b"[]", "message: Input should be"),
-        (b"{}", "message: Unable to extract tag using discriminator 'kind'"),
-        (b'{"kind":"work.v9"}', "message: Input tag 'work.v9' found using 'kind' does not match"),
-        (b'{"kind":"work-leave.v1","id":"a","attempt":1}', "work-leave.v1.incarnation: Field req"),
-        (b'{"kind":"profile.v1","model":"a b"}', "profile.v1.model: String should match pattern"),
-        (b"[" * 10_000, "message: Invalid JSON: recursion limit exceeded"),
+        (b"", "the message is not JSON: EOF while parsing a value"),
+        (b"\xff", "the message is not JSON: "),
+        (b"[]", "the message should be an object, not a list"),
+        (b"{}", "the message has no kind"),
+        (
+            b'{"kind":"work.v9"}',
+            'the message should be of a kind that is known here, not "work.v9"',
+        ),
+        (b'{"kind":"work-leave.v1","id":"a","attempt":1}', "incarnation is required"),
+        (
+            b'{"kind":"profile.v1","model":"a b"}',
+            # Of more than five faults, what was given is not quoted.
+            "model should hold only A-Z, a-z, 0-9 and . _ -; layers is required; kv_heads",
+        ),
+        (b"[" * 10_000, "the message is not JSON: recursion limit exceeded"),
     ],
 )
 def test_what_is_no_message_is_an_error_in_words(raw: bytes | None, sentence: str) -> None:
@@ -210,7 +235,7 @@ def test_five_wrong_fields_are_told_and_a_crowd_is_counted() -> None:
         codec.decode(raw)
     with pytest.raises(codec.CodecError) as caught:
         codec.decode(raw.replace(items.encode(), b"1,2,3,4,5,6"))
-    assert str(caught.value).count("tokens.v1.pieces") == 5
+    assert str(caught.value).count("pieces.") == 5
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", LEDGER_LINE[:-1], LEDGER_LINE + b"\n"])
@@ -220,7 +245,7 @@ def test_a_line_without_its_chain_is_an_error(raw: bytes) -> None:
 
 
 def test_a_line_that_is_no_entry_is_an_error_that_names_the_field() -> None:
-    with pytest.raises(codec.CodecError, match=r"seq: Input should be a valid integer"):
+    with pytest.raises(codec.CodecError, match='seq should be a whole number, not "no"'):
         codec.decode_line(LEDGER_LINE.replace(b'"seq":88213', b'"seq":"no"'))
 
 
@@ -243,9 +268,7 @@ def test_a_digest_is_16_hex_characters_of_blake2b() -> None:
 def test_a_fault_of_a_value_is_explained_with_its_path() -> None:
     with pytest.raises(ValidationError) as caught:
         SCHEMAS["policy.v1"].adapter().validate_json(b'{"tier_latency_target_ms": [0, 1, 1, 1]}')
-    assert codec.explain(caught.value) == (
-        "tier_latency_target_ms.0: Input should be greater than or equal to 1"
-    )
+    assert codec.explain(caught.value) == ("tier_latency_target_ms.0 should be at least 1, not 0")
 
 
 def test_a_policy_is_a_bus_message() -> None:

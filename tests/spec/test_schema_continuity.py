@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.codec import CodecError
-from schemas.continuity import Continuity
+from schemas.continuity import Continuity, is_foreign
 from tests.spec.replay_ledger import begun
 from tests.spec.scheduler_story import arrived, tick
 
@@ -19,6 +19,8 @@ def test_a_record_that_no_owner_wrote_is_passed_over(foreign: bytes | None) -> N
     assert seqs(continuity, first, foreign, second, foreign, third) == [0, 1, 2, 3]
     assert continuity.foreign_records == 2
     assert continuity.void_entries == 0
+    assert is_foreign(foreign)
+    assert not is_foreign(second)
 
 
 def test_an_owner_s_record_that_was_damaged_is_found_by_the_one_behind_it() -> None:

@@ -15,10 +15,12 @@ ROOT = Path(__file__).parents[2]
 # Parts of the standard library that compute from their arguments alone.
 PURE = frozenset(
     {
+        "base64",
         "bisect",
         "collections",
         "collections.abc",
         "dataclasses",
+        "difflib",
         "enum",
         "functools",
         "hashlib",
@@ -28,6 +30,8 @@ PURE = frozenset(
         "math",
         "operator",
         "re",
+        "tomllib",
+        "types",
         "typing",
         "zlib",
     }

@@ -88,10 +88,10 @@ def _fact(message: BusMessage, record: Record, at_us: int) -> JobFact | None:
             return None
 
 
-def items_in(raw: bytes | None) -> tuple[m.BatchItem, ...] | None:
+def items_in(record: Record) -> tuple[m.BatchItem, ...] | None:
     """Return the items of a record, or None if it holds none."""
     try:
-        message = decode(raw)
+        message = decode(record.value)
     except CodecError:
         return None
     return message.items if isinstance(message, m.BatchItems) else None
