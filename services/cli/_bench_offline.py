@@ -112,20 +112,19 @@ async def _measure(kafka: str, directory: Path, *, quick: bool) -> list[Figure]:
 
 
 async def _capacity(client: Client, seconds: float) -> float:
-    """Return output tokens per second with every slot taken all the time."""
-    tokens, stop_s = 0, time.monotonic() + seconds
+    """Return output tokens per second with every slot taken until the last ones end."""
+    tokens, began_s = 0, time.monotonic()
 
     async def keep_one_running(lane: int) -> None:
         nonlocal tokens
         number = 0
-        while time.monotonic() < stop_s:
+        while time.monotonic() < began_s + seconds:
             result = await client.run(_request(f"full-{lane}-{number}"), OUTCOME_S_MAX)
-            if time.monotonic() <= stop_s:
-                tokens += result.usage.output_tokens if result.usage else 0
+            tokens += result.usage.output_tokens if result.usage else 0
             number += 1
 
     await asyncio.gather(*(keep_one_running(lane) for lane in range(MAX_BATCH)))
-    return tokens / seconds
+    return tokens / (time.monotonic() - began_s)
 
 
 async def _online(client: Client, into: Round, rate: float, seconds: float, name: str) -> None:
