@@ -21,6 +21,7 @@ from schemas.bus import (
     Work,
     WorkerNotice,
     WorkerReport,
+    WorkGrant,
     WorkLeave,
 )
 from schemas.decisions import AnyDecision, Decision
@@ -39,6 +40,7 @@ _CHAIN_TAIL_BYTES = len(_CHAIN_PREFIX) + _CHAIN_CHARS + 2
 
 BusMessage = (
     Work
+    | WorkGrant
     | WorkLeave
     | WorkerNotice
     | WorkerReport

@@ -159,7 +159,9 @@ class RequestDispatched:
     """A request goes to a replica; its blocks are reserved there from now on.
 
     Attributes:
-        blocks: ceil((prompt + max output tokens) / the replica's block tokens), reserved in full.
+        blocks: reserved on the replica. blocks_full: ceil((prompt + max output tokens) / the
+            replica's block tokens); with fewer the request is given more as it grows.
+        samples: outputs from which the likely length was taken; 0 where all is reserved.
         wait_us: all time since the arrival in which no replica had it; `waits` are its causes.
         blocks_free: on the replica, before this one.
         offset: where in headway.requests the payload lies.
@@ -187,9 +189,31 @@ class RequestDispatched:
     max_output_tokens: int
     prompt_tokens: int
     seed: int
+    blocks_full: int
+    samples: int
     number: int
     resume_tokens: int
     resume_offset: int
+
+
+@message
+class ReservationGrown:
+    """A running request is given more KV blocks: `blocks` in all, `blocks_before` until now.
+
+    `blocks_free` are those of its replica, before.
+    """
+
+    kind: Literal["reservation-grown.v1"] = "reservation-grown.v1"
+    id: str
+    model: str
+    slot: int
+    incarnation: str
+    attempt: int
+    output_tokens: int
+    blocks: int
+    blocks_before: int
+    blocks_full: int
+    blocks_free: int
 
 
 @message
@@ -249,7 +273,8 @@ class Preemption:
     """For whom a request is asked to leave, and the numbers that were compared.
 
     Attributes:
-        for_id, for_tier: the request that lacks room.
+        for_id, for_tier: the request that lacks room: one that waits, or one that runs and has
+            filled its KV blocks. It may be the one that leaves, when no other may.
         lacks: what it lacks on the replica, `blocks_needed` of KV or a place in the batch, with
             `blocks_free` and `slots_free` there now.
         tier, blocks, tokens_lost: of the one that leaves; its prompt and its tokens so far must be
@@ -385,6 +410,7 @@ Decision = (
     | MessageDeadLettered
     | QueueBlocked
     | RequestDispatched
+    | ReservationGrown
     | AttemptLost
     | RequestReturned
     | RequestPreempted

@@ -265,6 +265,31 @@ class WorkProgressed:
 
 
 @message
+class WorkBlocks:
+    """An attempt that will soon have filled the KV blocks that it has."""
+
+    id: str
+    attempt: Number
+    output_tokens: Number
+    blocks: Number
+
+
+@message
+class WorkGrows:
+    """Requests need more KV blocks than are reserved for them, or will within one block.
+
+    A worker takes none by itself: a request whose blocks are full pauses until it is given more.
+    """
+
+    kind: Literal["work-grows.v1"] = "work-grows.v1"
+    at_us: int = 0
+    model: str
+    slot: Slot
+    incarnation: str
+    items: tuple[WorkBlocks, ...]
+
+
+@message
 class Usage:
     """What an attempt used and how long its parts took, by the worker's monotonic clock.
 
@@ -363,6 +388,7 @@ WorkerFact = (
     | ReplicaStopped
     | WorkStarted
     | WorkProgressed
+    | WorkGrows
     | WorkFinished
     | WorkFailed
     | WorkLeft

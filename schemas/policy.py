@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from schemas import policy_offline as offline
 from schemas.ids import ModelName, TenantName
 from schemas.message import message
 from schemas.tunable import PER_MODEL, PER_TENANT, PER_TIER, tunable
@@ -158,6 +159,85 @@ class Policy:
         ),
     ] = 3
 
+    # KV reservation
+    reservation: Annotated[
+        Literal["full", "quantile"],
+        tunable(
+            "What a request gets when it starts: KV for its prompt and all the output it may have,"
+            " or for the output that is likely; then it is given more as it grows, and the"
+            " youngest of the lowest tier leaves when none is left.",
+            unit="",
+            origin=_OWN,
+            scope=PER_TENANT,
+        ),
+    ] = "full"
+    reservation_quantile_pct: Annotated[
+        int,
+        tunable(
+            "The share of outputs that a quantile reservation is meant to hold.",
+            unit="%",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=1,
+            le=100,
+        ),
+    ] = 90
+    reservation_margin_pct: Annotated[
+        int,
+        tunable(
+            "What a quantile reservation adds to the length that was seen.",
+            unit="%",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=0,
+            le=1_000,
+        ),
+    ] = 10
+    reservation_growth_blocks: Annotated[
+        int,
+        tunable(
+            "KV blocks that a request is given at a time when it outgrows its reservation.",
+            unit="blocks",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=1,
+            le=65_536,
+        ),
+    ] = 4
+    reservation_samples_min: Annotated[
+        int,
+        tunable(
+            "Outputs that must have been seen before a quantile is trusted; below it, a tenant's"
+            " are taken for those of its model, and below it there, all is reserved.",
+            unit="outputs",
+            origin=_OWN,
+            scope=PER_TENANT,
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 50
+    reservation_samples_max: Annotated[
+        int,
+        tunable(
+            "Outputs that are remembered per tenant and per model: at so many, older ones count"
+            " half.",
+            unit="outputs",
+            origin=_OWN,
+            ge=2,
+            le=10_000_000,
+        ),
+    ] = 2_000
+    reservation_tenants_max: Annotated[
+        int,
+        tunable(
+            "Tenants of one model whose outputs are remembered apart; the longest silent go first.",
+            unit="tenants",
+            origin="about 1.5 kB of memory each",
+            ge=1,
+            le=100_000,
+        ),
+    ] = 256
+
     # The same request again, and lost attempts
     dedupe_window_ms: Annotated[
         int,
@@ -211,116 +291,17 @@ class Policy:
         ),
     ] = 3_000
 
-    # Offline jobs beside online work
-    offline_idle_ms: Annotated[
-        int,
-        tunable(
-            "How long there must have been no online request before offline work may take all.",
-            unit="ms",
-            origin=_OWN,
-            scope=PER_MODEL,
-            ge=0,
-            le=DAY_MS,
-        ),
-    ] = 500
-    offline_kv_margin_pct: Annotated[
-        int,
-        tunable(
-            "Share of the KV pools that offline work leaves free while there is online work.",
-            unit="%",
-            origin=_OWN,
-            scope=PER_MODEL,
-            ge=0,
-            le=100,
-        ),
-    ] = 25
-    offline_slots_margin_pct: Annotated[
-        int,
-        tunable(
-            "Share of the batch slots that offline work leaves free while there is online work.",
-            unit="%",
-            origin=_OWN,
-            scope=PER_MODEL,
-            ge=0,
-            le=100,
-        ),
-    ] = 25
-    offline_inflight_max: Annotated[
-        int,
-        tunable(
-            "Items of a model's jobs that are requests at once, at most.",
-            unit="items",
-            origin=_OWN,
-            scope=PER_MODEL,
-            ge=1,
-            le=100_000,
-        ),
-    ] = 256
-    offline_release_max: Annotated[
-        int,
-        tunable(
-            "Items that become requests by one decision, at most; then the next job has its turn.",
-            unit="items",
-            origin=_OWN,
-            scope=PER_MODEL,
-            ge=1,
-            le=1_000,
-        ),
-    ] = 64
-    offline_window_items: Annotated[
-        int,
-        tunable(
-            "How far a job's releases may be ahead of its oldest item that has not ended.",
-            unit="items",
-            origin="bounds what a reader of the results holds back to give them in order",
-            scope=PER_MODEL,
-            ge=1,
-            le=1_000_000,
-        ),
-    ] = 2_048
-    offline_jobs_max: Annotated[
-        int,
-        tunable(
-            "Jobs that a cell remembers; ended ones make room, the oldest first.",
-            unit="jobs",
-            origin="about 1 kB of memory each",
-            ge=1,
-            le=100_000,
-        ),
-    ] = 1_000
-    offline_job_items_max: Annotated[
-        int,
-        tunable(
-            "Items of one job, at most.",
-            unit="items",
-            origin=_OWN,
-            scope=PER_MODEL,
-            ge=1,
-            le=10_000_000,
-        ),
-    ] = 1_000_000
-    offline_job_chunks_max: Annotated[
-        int,
-        tunable(
-            "Records with items of one job that are remembered until they are released, at most.",
-            unit="records",
-            origin="about 150 bytes of memory each",
-            scope=PER_MODEL,
-            ge=1,
-            le=1_000_000,
-        ),
-    ] = 20_000
-    offline_report_pct: Annotated[
-        int,
-        tunable(
-            "Share of a job's items that may end before its progress is published again.",
-            unit="%",
-            origin=_OWN,
-            scope=PER_MODEL,
-            ge=0,
-            le=100,
-        ),
-    ] = 1
+    # Offline jobs beside online work; see schemas/policy_offline.
+    offline_idle_ms: offline.OfflineIdleMs = 500
+    offline_kv_margin_pct: offline.OfflineKvMarginPct = 25
+    offline_slots_margin_pct: offline.OfflineSlotsMarginPct = 25
+    offline_inflight_max: offline.OfflineInflightMax = 256
+    offline_release_max: offline.OfflineReleaseMax = 64
+    offline_window_items: offline.OfflineWindowItems = 2_048
+    offline_jobs_max: offline.OfflineJobsMax = 1_000
+    offline_job_items_max: offline.OfflineJobItemsMax = 1_000_000
+    offline_job_chunks_max: offline.OfflineJobChunksMax = 20_000
+    offline_report_pct: offline.OfflineReportPct = 1
 
     # The owner shell
     append_entries_max: Annotated[

@@ -125,20 +125,9 @@ async def _messages(
     if isinstance(decision, d.RequestEnded):
         result = await _result(entry, decision, sources)
         return [(RESULTS, entry.cell, decision.id, result, [])]
-    if isinstance(decision, d.LeaveAsked):
-        leave = messages.WorkLeave(
-            id=decision.id,
-            attempt=decision.attempt,
-            incarnation=decision.incarnation,
-            cause=decision.cause,
-        )
-        return [(work_topic(decision.model), decision.slot, decision.id, encode(leave), [])]
-    if isinstance(decision, d.ReplicaTurnedAway):
-        notice = messages.WorkerNotice(
-            incarnation=decision.incarnation, rejoin=decision.rejoin, why=decision.why
-        )
-        key = replica_name(decision.model, decision.slot)
-        return [(work_topic(decision.model), decision.slot, key, encode(notice), [])]
+    if isinstance(decision, d.LeaveAsked | d.ReservationGrown | d.ReplicaTurnedAway):
+        key, message = _told(decision)
+        return [(work_topic(decision.model), decision.slot, key, encode(message), [])]
     if isinstance(decision, d.RequestRouted):
         return await _routed(entry.cell, decision, sources, cells)
     if isinstance(decision, d.MessageDeadLettered):
@@ -158,6 +147,30 @@ async def _of_job(entry: Entry, decision: b.JobDecision, sources: Sources) -> li
         items = await sources.items(decision.offset)
         return [*jobs.released(entry, decision, items), *told]
     return told
+
+
+def _told(
+    decision: d.LeaveAsked | d.ReservationGrown | d.ReplicaTurnedAway,
+) -> tuple[str, messages.WorkLeave | messages.WorkGrant | messages.WorkerNotice]:
+    """Return what a worker is told besides work, and under which key."""
+    if isinstance(decision, d.ReplicaTurnedAway):
+        notice = messages.WorkerNotice(
+            incarnation=decision.incarnation, rejoin=decision.rejoin, why=decision.why
+        )
+        return replica_name(decision.model, decision.slot), notice
+    if isinstance(decision, d.ReservationGrown):
+        return decision.id, messages.WorkGrant(
+            id=decision.id,
+            attempt=decision.attempt,
+            incarnation=decision.incarnation,
+            blocks=decision.blocks,
+        )
+    return decision.id, messages.WorkLeave(
+        id=decision.id,
+        attempt=decision.attempt,
+        incarnation=decision.incarnation,
+        cause=decision.cause,
+    )
 
 
 async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
@@ -183,6 +196,7 @@ async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
         blocks=decision.blocks,
         stream=found.stream if found else False,
         number=decision.number,
+        grows=decision.blocks < decision.blocks_full,
         resume_tokens=await _kept_tokens(decision, sources),
     )
     return encode(work)

@@ -238,7 +238,7 @@ class Inputs:
             if entry.source is not None:
                 self._raw.pop(entry.source, None)
             # Kept tokens are read once more, when their request is dispatched again.
-            kept = any(isinstance(x, d.RequestPreempted) for x in entry.decisions)
+            kept = any(isinstance(item, d.RequestPreempted) for item in entry.decisions)
             if entry.source is not None and entry.source[0] == WORKER_EVENTS and not kept:
                 self._reports.forget(entry.source[2])
             for decision in entry.decisions:

@@ -7,7 +7,6 @@ over is `unexplained_us`, and it is 0 in a sound ledger.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, Literal
 
 from schemas import decisions as d
@@ -15,6 +14,7 @@ from schemas import facts as f
 from schemas.decisions import CAUSES
 from schemas.ids import replica_name
 from schemas.ledger import Entry
+from streams import story_words as words
 from streams.story_parts import (
     TO_AND_FROM_WORKER,
     DecisionId,
@@ -23,7 +23,6 @@ from streams.story_parts import (
     Segment,
     Stage,
     Story,
-    compared,
     counted,
     numbers,
 )
@@ -61,12 +60,12 @@ class _Teller:
         self._since_us = 0
         self._at: DecisionId = (0, 0, 0)
         self._arrival: tuple[str, int] | None = None
-        self._first_token_told = False
-        # Of the run that is open, once its worker has reported its end.
-        self._usage: f.Usage | None = None
         # Of the present attempt.
         self._tokens = 0
         self._started_event: int | None = None
+        self._first_token_told = False
+        # Of the run that is open, once its worker has reported its end.
+        self._usage: f.Usage | None = None
 
     def finish(self, now_us: int) -> Story | None:
         story = self._story
@@ -223,20 +222,7 @@ class _Teller:
         self._check(decision.wait_us)
         self._usage = None
         self._tokens, self._started_event = 0, None
-        detail = (
-            f"attempt {decision.attempt} to {story.replica}: {decision.blocks} KV blocks of"
-            f" {decision.blocks_free} free, {decision.running} running there"
-        )
-        if decision.passed_over:
-            passed = ", ".join(
-                f"{one.id} (needs {one.blocks_needed} blocks, {one.blocks_free_max} free)"
-                for one in decision.passed_over
-            )
-            detail += f"; passed over: {passed}"
-        what = "dispatched"
-        if decision.resume_tokens:
-            what = "resumed"
-            detail += f"; goes on after {decision.resume_tokens} tokens"
+        what, detail = words.dispatch_words(decision)
         self._event(now_us, what, detail)
 
     def lost(self, decision: d.AttemptLost, now_us: int) -> None:
@@ -251,25 +237,21 @@ class _Teller:
         self._event(now_us, "waits again", "its back-off is over")
 
     def leave_asked(self, decision: d.LeaveAsked, now_us: int) -> None:
-        detail = f"after the current iteration: {decision.cause}"
-        why = decision.preemption
-        if why is not None:
-            detail += f" for {why.for_id}, {compared(why)}"
-        self._event(now_us, "asked to leave", detail)
+        self._event(now_us, "asked to leave", words.leave_words(decision))
+
+    def grown(self, decision: d.ReservationGrown, now_us: int) -> None:
+        self._event(now_us, "given more KV blocks", words.growth_words(decision))
 
     def preempted(self, decision: d.RequestPreempted, now_us: int) -> None:
         self._close_run(now_us)
         self._story.stage = "waiting"
-        left = replica_name(decision.model, decision.slot)
-        times = "once" if decision.preemptions == 1 else f"{decision.preemptions} times"
-        detail = f"left {left} with {decision.output_tokens} tokens kept; {times} so far"
-        self._event(now_us, "preempted", detail)
+        self._event(now_us, "preempted", words.preemption_words(decision))
 
     def made_way_for(self, decision: d.LeaveAsked, now_us: int) -> None:
         """Tell that another was asked to leave for this request."""
         why = decision.preemption
         if why is not None and why.for_id == self._id:
-            self._event(now_us, "another asked to leave", f"{decision.id}, {compared(why)}")
+            self._event(now_us, "another asked to leave", f"{decision.id}, {words.compared(why)}")
 
     def ended(self, decision: d.RequestEnded, now_us: int) -> None:
         self._begin_again(now_us)
@@ -335,7 +317,10 @@ class _Teller:
             self._first_token_told = True
             first_us = self._since_us + usage.first_token_us
             ms = (first_us - self._story.arrived_us) / 1000
-            self._first_token(min(first_us, now_us), usage, f"{ms:.1f} ms after the arrival")
+            detail = f"{ms:.1f} ms after the arrival"
+            event = Event(min(first_us, now_us), *self._at, "first token", detail)
+            joined_us = self._since_us + usage.queued_us
+            words.put_first_token(self._story.events, self._started_event, event, joined_us)
         tokens = counted(usage.output_tokens, "token")
         for label, us, why in (
             ("queued at the worker", usage.queued_us, "until it joined the batch"),
@@ -344,22 +329,6 @@ class _Teller:
         ):
             self._segment("run", label, min(self._since_us + us, now_us), why)
         self._segment("run", TO_AND_FROM_WORKER, now_us, "over the bus, both ways")
-
-    def _first_token(self, at_us: int, usage: f.Usage, detail: str) -> None:
-        """Tell of the first token, after the start of its attempt.
-
-        Its time is known from the worker's durations alone, and the start's from the report, which
-        came later over the bus: so the start takes its time from the durations too.
-        """
-        events, started_at = self._story.events, self._started_event
-        cell, seq, index = self._at
-        first = Event(at_us, cell, seq, index, "first token", detail)
-        if started_at is None:
-            events.append(first)
-            return
-        started = events[started_at]
-        joined_us = min(started.at_us, self._since_us + usage.queued_us, at_us)
-        events[started_at : started_at + 1] = [replace(started, at_us=joined_us), first]
 
     def _wait_segment(
         self, cause: str, to_us: int, why: str, decision: DecisionId | None = None
@@ -419,6 +388,7 @@ _DECISIONS: dict[type, Callable[[_Teller, Any, int], None]] = {
     d.RequestDispatched: _Teller.dispatched,
     d.AttemptLost: _Teller.lost,
     d.RequestReturned: _Teller.returned,
+    d.ReservationGrown: _Teller.grown,
     d.RequestPreempted: _Teller.preempted,
     d.LeaveAsked: _Teller.leave_asked,
     d.RequestEnded: _Teller.ended,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from schemas.decisions import CAUSES, Outcome, Preemption, QueueBlocked, Reason
+from schemas.decisions import CAUSES, Outcome, QueueBlocked, Reason
 from schemas.facts import Usage
 from schemas.policy import Tier
 
@@ -170,17 +170,3 @@ class Story:
             if segment.kind == "run":
                 totals[segment.label] = totals.get(segment.label, 0) + segment.us
         return list(totals.items())
-
-
-def compared(why: Preemption) -> str:
-    """Return the numbers that were compared when a request was asked to leave for another."""
-    lacks = (
-        f"{why.blocks_needed} KV blocks, {why.blocks_free} are free"
-        if why.lacks == "kv"
-        else "a place in the batch"
-    )
-    return (
-        f"of tier {why.for_tier} lacks {lacks}; the one of tier {why.tier} that leaves has"
-        f" {why.blocks} blocks and {why.tokens_lost} tokens to compute again, the least of"
-        f" {why.candidates} that may leave"
-    )

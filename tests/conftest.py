@@ -11,12 +11,17 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from services.embedded.broker import Broker
 from services.embedded.ports import free_port
 from services.embedded.serving import wait_until_serving
 from services.settings import load
+
+# A loaded machine is no failing example.
+hypothesis.settings.register_profile("headway", deadline=None)
+hypothesis.settings.load_profile("headway")
 
 COMPOSE = Path(__file__).parents[1] / "compose.yaml"
 DOCKER_S_MAX = 5.0

@@ -56,6 +56,8 @@ ASKED: dict[str, Asked] = {
     "worker.over_static.concurrency_32": Asked(at_least=1.7),
     "worker.over_static_code.concurrency_16": Asked(at_least=3),
     "worker.tok_s.mixed_64": Asked(at_least=164),
+    "continuous.throughput_ratio": Asked(at_least=3),
+    "continuous.p95_ratio": Asked(at_most=0.167),
     "recorder.rows_per_s": Asked(at_least=50_000),
     "recorder.lag_s": Asked(at_most=2),
     "replay.facts_per_s": Asked(at_least=15_000),
@@ -112,8 +114,25 @@ def _offline(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every 
     return offline_figures(quick=quick)
 
 
+def _reservation(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
+    from streams.bench_reservation import reservation_figures  # noqa: PLC0415 - as above
+
+    return reservation_figures(quick=quick)
+
+
+def _continuous(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
+    from services.worker.bench_continuous import continuous_figures  # noqa: PLC0415 - as above
+
+    return continuous_figures(quick=quick)
+
+
 GROUPS: dict[str, tuple[Measure, str]] = {
     "core": (_core, "the request-level core alone, on one core"),
+    "reservation": (
+        _reservation,
+        "KV reservation by quantile over that in full, on the traces that HEADWAY_TRACES names",
+    ),
+    "continuous": (_continuous, "continuous over static batching, by the simulated engine"),
     "replay": (_replay, "replay of a ledger, and recovery of a long one"),
     "recorder": (_recorder, "the recorder's insertion"),
     "bus": (_bus, "the whole loop over a real broker; recorder lag and memory come with it"),
@@ -129,7 +148,8 @@ GROUPS: dict[str, tuple[Measure, str]] = {
 def command(*, groups: tuple[str, ...], quick: bool, as_json: bool) -> None:
     """Measure, and print the figures beside what is asked of them.
 
-    Groups: core, replay, recorder, bus, offline, worker; all of them when none is named.
+    Groups: core, reservation, continuous, replay, recorder, bus, offline, worker; all of them when
+    none is named.
     """
     console = Console(stderr=True)
     figures: list[Figure] = []

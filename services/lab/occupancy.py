@@ -127,6 +127,8 @@ class Occupancy:
                 self.running[decision.id] = replica
                 if replica in self._pools:
                     self._pools[replica].give(decision.id, decision.blocks)
+            case d.ReservationGrown():
+                self._give_more(decision)
             case d.AttemptLost():
                 self._leave(decision.id)
             case d.RequestPreempted():
@@ -143,6 +145,11 @@ class Occupancy:
                 self._pools.pop((decision.model, decision.slot), None)
             case _:
                 pass
+
+    def _give_more(self, decision: d.ReservationGrown) -> None:
+        replica = (decision.model, decision.slot)
+        if replica in self._pools:
+            self._pools[replica].give(decision.id, decision.blocks)
 
     def _leave(self, request_id: str) -> None:
         replica = self.running.pop(request_id, None)

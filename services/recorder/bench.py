@@ -219,6 +219,8 @@ def _dispatched(number: int) -> RequestDispatched:
         max_output_tokens=64,
         prompt_tokens=30,
         seed=number,
+        blocks_full=6,
+        samples=0,
         number=number + 1,
         resume_tokens=0,
         resume_offset=-1,

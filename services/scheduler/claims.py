@@ -59,6 +59,20 @@ def room_to_come(state: State, model: Model, replica: Replica, request: Request)
     return Room(blocks, places)
 
 
+def room_for_growth(state: State, model: Model, replica: Replica, request: Request) -> int:
+    """Return the blocks that a running request may be given now; none where it is below 1.
+
+    What runs goes before what waits, but for the claims of higher tiers.
+    """
+    rank = RANKS[request.tier]
+    claimed = [
+        claim.blocks
+        for request_id, claim in model.claims.items()
+        if claim.slot == replica.slot and RANKS[state.requests[request_id].tier] < rank
+    ]
+    return replica.kv_blocks - replica.blocks_used - sum(claimed)
+
+
 def in_order(state: State, model: Model, count: int) -> Iterator[str]:
     """Yield the first `count` waiting requests in the order in which they are to run.
 

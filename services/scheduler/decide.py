@@ -14,7 +14,7 @@ for is answered in full all the same.
 from schemas import decisions as d
 from schemas.decisions import Decision
 from schemas.policy import Policy
-from services.scheduler import answers, ends, offline, placement
+from services.scheduler import answers, ends, offline, placement, reservation
 from services.scheduler.state import Model, Request, State, cut_short
 from services.scheduler.waits import as_waits, waited_us
 
@@ -44,6 +44,10 @@ def _by_itself(policy: Policy, state: State) -> Decision | None:
         return silent
     for name in state.touched:
         model = state.models[name]
+        if model.growing:
+            decision = reservation.grow(state, model)
+            if decision is not None:
+                return decision
         if model.queue.waiting:
             decision = _place(policy, state, model)
             if decision is not None:
@@ -126,7 +130,9 @@ def _dispatch(state: State, model: Model, fit: placement.Fit) -> d.RequestDispat
         slot=replica.slot,
         incarnation=replica.incarnation,
         attempt=request.attempt + 1,
-        blocks=fit.blocks,
+        blocks=fit.reserved.blocks,
+        blocks_full=fit.reserved.full,
+        samples=fit.reserved.samples,
         blocks_free=replica.kv_blocks - replica.blocks_used,
         running=len(replica.running),
         wait_us=sum(waited),

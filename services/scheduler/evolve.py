@@ -141,6 +141,12 @@ def _work_progressed(state: State, fact: f.WorkProgressed) -> None:
             request.output_tokens = max(request.output_tokens, item.output_tokens)
 
 
+def _work_grows(state: State, fact: f.WorkGrows) -> None:
+    time_passed(state, fact.at_us)
+    if hear(state, fact):
+        running.ask_to_grow(state, fact, current(state, fact))
+
+
 def _work_finished(state: State, fact: f.WorkFinished) -> None:
     time_passed(state, fact.at_us)
     if hear(state, fact):
@@ -316,6 +322,13 @@ def _request_ended(state: State, decision: d.RequestEnded) -> None:
         elif request.stage == "waiting":
             _end_wait(state, model, request)
         model.claims.pop(request.id, None)
+        if decision.outcome == "completed" and decision.usage is not None:
+            model.lengths.add(
+                request.tenant,
+                decision.usage.output_tokens,
+                samples_max=state.policy.reservation_samples_max,
+                tenants_max=state.policy.reservation_tenants_max,
+            )
         state.touched[request.model] = None
         due.drop_dead(state)
     offline_memory.ended(state, decision.id, decision.outcome, request)
@@ -363,6 +376,7 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     f.ReplicaStopped: _replica_stopped,
     f.WorkStarted: _work_started,
     f.WorkProgressed: _work_progressed,
+    f.WorkGrows: _work_grows,
     f.WorkFinished: _work_finished,
     f.WorkFailed: _work_failed,
     f.WorkLeft: _work_left,
@@ -373,6 +387,7 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.MessageDeadLettered: _answered,
     d.QueueBlocked: _blocked,
     d.RequestDispatched: _dispatched,
+    d.ReservationGrown: running.grown,
     d.AttemptLost: _attempt_lost,
     d.RequestReturned: _returned,
     d.RequestPreempted: _preempted,

@@ -43,7 +43,7 @@ def hear(state: State, fact: f.WorkerFact) -> bool:
 
 def current(
     state: State,
-    fact: f.WorkProgressed | f.WorkFinished | f.WorkFailed | f.WorkLeft,
+    fact: f.WorkProgressed | f.WorkGrows | f.WorkFinished | f.WorkFailed | f.WorkLeft,
 ) -> list[Any]:
     """Return the items that speak of an attempt that runs now, one per request.
 

@@ -6,21 +6,21 @@ others of a lower tier may have to leave for it (preemption.py), and the next fe
 what runs.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from schemas.decisions import Cause, LeaveAsked, PassedOver
-from services.scheduler import claims, preemption
-from services.scheduler.claims import blocks_for
+from services.scheduler import claims, preemption, reservation
 from services.scheduler.state import Model, Replica, Request, State
 
 
 @dataclass(slots=True)
 class Fit:
-    """A request that fits: where, how many blocks, and which ones were tried before it."""
+    """A request that fits: where, with how many blocks, and which were tried before it."""
 
     request: Request
     replica: Replica
-    blocks: int
+    reserved: reservation.Reservation
     passed_over: tuple[PassedOver, ...]
 
 
@@ -55,14 +55,17 @@ def find(state: State, model: Model) -> Fit | LeaveAsked | Blocked | Request | N
         request = state.requests[request_id]
         tokens = request.prompt_tokens + request.max_output_tokens
         for replica in open_replicas:
-            blocks = blocks_for(tokens, replica.block_tokens)
-            if claims.room(state, model, replica, request).holds(blocks):
-                return Fit(request, replica, blocks, _passed_over(passed, open_replicas))
+            reserved = reservation.of(state, model, request, replica)
+            room = claims.room(state, model, replica, request)
+            if reserved.full <= replica.kv_blocks and room.holds(reserved.blocks):
+                tried = _passed_over(state, model, passed, open_replicas)
+                return Fit(request, replica, reserved, tried)
         if ready and tokens > model.pool_tokens_max:
             return request
-        asked = preemption.ask(state, model, request, ready)
-        if asked is not None:
-            return asked
+        if preemption.possible(model, request):
+            asked = preemption.ask(state, model, request, _offers(state, model, request, ready))
+            if asked is not None:
+                return asked
         passed.append(request)
     cause = "kv" if open_replicas else _cause_without_room(model, ready)
     return None if cause == model.cause else _blocked(state, model, cause, ready, open_replicas)
@@ -71,6 +74,16 @@ def find(state: State, model: Model) -> Fit | LeaveAsked | Blocked | Request | N
 def over_every_pool(model: Model, tokens: int) -> bool:
     """Return whether no replica that ever was ready could hold `tokens` tokens of KV."""
     return bool(model.pool_tokens) and tokens > model.pool_tokens_max
+
+
+def _offers(
+    state: State, model: Model, request: Request, ready: list[Replica]
+) -> Iterator[tuple[Replica, int]]:
+    """Yield the replicas that could hold the request if they were empty, and what it would get."""
+    for replica in ready:
+        reserved = reservation.of(state, model, request, replica)
+        if reserved.full <= replica.kv_blocks:
+            yield replica, reserved.blocks
 
 
 def _cause_without_room(model: Model, ready: list[Replica]) -> Cause:
@@ -83,7 +96,7 @@ def _blocked(
     state: State, model: Model, cause: Cause, ready: list[Replica], open_replicas: list[Replica]
 ) -> Blocked:
     head = state.requests[next(model.queue.first(1))]
-    compared = _passed_over([head], open_replicas)
+    compared = _passed_over(state, model, [head], open_replicas)
     return Blocked(
         cause=cause,
         head=head.id,
@@ -94,7 +107,9 @@ def _blocked(
     )
 
 
-def _passed_over(requests: list[Request], open_replicas: list[Replica]) -> tuple[PassedOver, ...]:
+def _passed_over(
+    state: State, model: Model, requests: list[Request], open_replicas: list[Replica]
+) -> tuple[PassedOver, ...]:
     """Return what was compared for requests that did not fit, in blocks of the first replica."""
     if not requests or not open_replicas:
         return ()
@@ -102,9 +117,7 @@ def _passed_over(requests: list[Request], open_replicas: list[Replica]) -> tuple
     return tuple(
         PassedOver(
             id=request.id,
-            blocks_needed=blocks_for(
-                request.prompt_tokens + request.max_output_tokens, open_replicas[0].block_tokens
-            ),
+            blocks_needed=reservation.of(state, model, request, open_replicas[0]).blocks,
             blocks_free_max=free_max,
         )
         for request in requests

@@ -10,11 +10,12 @@ enough, which is the usual case; of several it takes the cheapest in turn and th
 the others make superfluous.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from schemas.decisions import LeaveAsked, Preemption
 from schemas.policy import TIERS
-from services.scheduler.claims import Room, blocks_for, room_to_come
+from services.scheduler.claims import Room, room_to_come
 from services.scheduler.state import RANKS, Model, Replica, Request, State
 
 # Tokens to compute again, by tier, the highest tier first; then how many leave.
@@ -36,26 +37,29 @@ def tokens_lost(request: Request) -> int:
     return request.prompt_tokens + request.output_tokens
 
 
-def ask(state: State, model: Model, request: Request, replicas: list[Replica]) -> LeaveAsked | None:
+def possible(model: Model, request: Request) -> bool:
+    """Return whether anybody runs who might leave for `request`."""
+    lower = any(model.yielding[RANKS[request.tier] + 1 :])
+    return lower or (model.offline.running > 0 and not request.of_job)
+
+
+def ask(
+    state: State, model: Model, request: Request, offers: Iterable[tuple[Replica, int]]
+) -> LeaveAsked | None:
     """Return who is to leave next for `request`, or None when nobody is, or enough leave already.
 
-    `replicas` take work, and `request` fits on none of them as they are.
+    `offers` are the replicas that could hold it, none of which has room, each with the blocks that
+    it would get there.
     """
-    below = model.yielding[RANKS[request.tier] + 1 :]
-    if not any(below) and (request.of_job or not model.offline.running):
-        return None
     best: Choice | None = None
-    tokens = request.prompt_tokens + request.max_output_tokens
-    for replica in replicas:
-        blocks = blocks_for(tokens, replica.block_tokens)
+    for replica, blocks in offers:
         to_come = room_to_come(state, model, replica, request)
         if to_come.holds(blocks):
             return None
-        if blocks <= replica.kv_blocks:
-            lacking = Room(max(0, blocks - to_come.blocks), max(0, 1 - to_come.places))
-            found = _cheapest(state, replica, request, lacking, blocks)
-            if found is not None and (best is None or found.cost < best.cost):
-                best = found
+        lacking = Room(max(0, blocks - to_come.blocks), max(0, 1 - to_come.places))
+        found = _cheapest(state, replica, request, lacking, blocks)
+        if found is not None and (best is None or found.cost < best.cost):
+            best = found
     return None if best is None else _asked(request, best)
 
 

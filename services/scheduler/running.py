@@ -18,6 +18,7 @@ def begin(state: State, model: Model, request: Request, decision: d.RequestDispa
     request.slot = decision.slot
     request.incarnation = decision.incarnation
     request.blocks = decision.blocks
+    request.blocks_full = decision.blocks_full
     request.number = decision.number
     request.leaving = None
     replica = model.replicas[decision.slot]
@@ -41,8 +42,12 @@ def leave(state: State, decision: d.LeaveAsked) -> None:
         replica.leaving += 1
         if request.preemptible:
             model.yielding[RANKS[request.tier]] -= 1
+        _ask_no_more(model, request)
     request.leaving = decision.cause
-    if decision.preemption is not None:
+    if (
+        decision.preemption is not None
+        and state.requests[decision.preemption.for_id].stage == "waiting"
+    ):
         claim = Claim(decision.slot, decision.preemption.blocks_needed)
         model.claims[decision.preemption.for_id] = claim
 
@@ -63,6 +68,42 @@ def end(state: State, request: Request) -> None:
         state.touched[request.model] = None
     if request.preemptible and request.leaving is None:
         model.yielding[RANKS[request.tier]] -= 1
+    _ask_no_more(model, request)
+
+
+def ask_to_grow(state: State, fact: f.WorkGrows, items: list[f.WorkBlocks]) -> None:
+    """Remember which requests ask for more blocks than they have; `items` are of what runs now.
+
+    One that was given more meanwhile is not asking any longer, and one that leaves needs none.
+    """
+    model = state.models[fact.model]
+    for item in items:
+        request = state.requests[item.id]
+        request.output_tokens = max(request.output_tokens, item.output_tokens)
+        if (
+            request.leaving is None
+            and item.blocks == request.blocks
+            and request.blocks < request.blocks_full
+        ):
+            request.growing = True
+            model.growing[request.id] = None
+            state.touched[fact.model] = None
+
+
+def grown(state: State, decision: d.ReservationGrown) -> None:
+    """Remember that a running request was given more blocks."""
+    request = state.requests[decision.id]
+    model = state.models[request.model]
+    replica = model.replicas[request.slot]
+    replica.blocks_used += decision.blocks - request.blocks
+    request.blocks = replica.running[request.id] = decision.blocks
+    _ask_no_more(model, request)
+
+
+def _ask_no_more(model: Model, request: Request) -> None:
+    if request.growing:
+        request.growing = False
+        del model.growing[request.id]
 
 
 def drop_claims(model: Model, slot: int) -> None:

@@ -18,6 +18,7 @@ from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler import due
 from services.scheduler.jobs import freeze_jobs, freeze_offline, thaw_jobs, thaw_offline
+from services.scheduler.lengths import Histogram, Lengths
 from services.scheduler.queue import Lane, Queue
 from services.scheduler.state import RANKS, Claim, Ended, Model, Replica, Request, State
 
@@ -99,6 +100,7 @@ def _freeze_model(model: Model) -> list[Any]:
         list(model.starting.items()),
         list(model.pool_tokens.items()),
         [(key, claim.slot, claim.blocks) for key, claim in model.claims.items()],
+        _freeze_lengths(model.lengths),
         model.cause,
         model.cause_since_us,
         list(model.cause_totals_us),
@@ -137,6 +139,8 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
         state.requests[request.id] = request
         if request.stage == "running" and request.preemptible and request.leaving is None:
             state.models[request.model].yielding[RANKS[request.tier]] += 1
+        if request.growing:
+            state.models[request.model].growing[request.id] = None
     state.ended = OrderedDict((key, Ended(keep, body)) for key, keep, body in parts["ended"])
     state.heard = OrderedDict(((model, slot), heard) for model, slot, heard in parts["heard"])
     state.jobs = thaw_jobs(parts["jobs"])
@@ -145,7 +149,8 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
 
 
 def _thaw_model(item: list[Any]) -> Model:
-    profile_json, owner, replicas, starting, pools, claims, *blocking, tiers, offline = item
+    profile_json, owner, replicas, starting, pools, claims, lengths, *rest = item
+    cause, since_us, totals_us, tiers, offline = rest
     profile = decode(profile_json.encode())
     if not isinstance(profile, Profile):
         raise CodecError("a profile of the snapshot is another message")
@@ -157,11 +162,25 @@ def _thaw_model(item: list[Any]) -> Model:
     model.starting = dict(starting)
     model.pool_tokens = dict(pools)
     model.pool_tokens_max = max(model.pool_tokens.values(), default=0)
+    model.lengths = _thaw_lengths(lengths)
     model.claims = {key: Claim(slot, blocks) for key, slot, blocks in claims}
-    model.cause, model.cause_since_us, model.cause_totals_us = blocking
+    model.cause, model.cause_since_us, model.cause_totals_us = cause, since_us, totals_us
     model.queue = _thaw_queue(tiers)
     model.offline = thaw_offline(offline)
     return model
+
+
+def _freeze_lengths(lengths: Lengths) -> list[Any]:
+    tenants = [(tenant, list(own.counts)) for tenant, own in lengths.tenants.items()]
+    return [list(lengths.overall.counts), tenants]
+
+
+def _thaw_lengths(item: list[Any]) -> Lengths:
+    overall, tenants = item
+    return Lengths(
+        Histogram(overall, sum(overall)),
+        OrderedDict((tenant, Histogram(counts, sum(counts))) for tenant, counts in tenants),
+    )
 
 
 def _thaw_queue(tiers: list[Any]) -> Queue:

@@ -28,6 +28,7 @@ from schemas.policy import TIERS, Policy, Tier, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler.jobs import Jobs, Offline
+from services.scheduler.lengths import Lengths
 from services.scheduler.queue import Queue
 
 CAUSE_INDEX: dict[Cause, int] = {cause: index for index, cause in enumerate(CAUSES)}
@@ -52,7 +53,9 @@ class Request:
         waited_us: by cause (index in CAUSES), over the waits that are over.
         attempt: of the last dispatch; 0 before the first. losses: attempts lost.
         of_job: whether it is an item of an offline job.
+        blocks: KV blocks that are reserved where it runs. blocks_full: the most it may need there.
         number: of the last dispatch, among those to the same life of a replica.
+        growing: whether it runs and has asked for more blocks.
         leaving: why it was asked to leave, while it runs on.
         preemptions: how often it left with its tokens kept.
         output_tokens: generated so far, as far as is known; those of a lost attempt do not count.
@@ -86,6 +89,8 @@ class Request:
     slot: int = -1
     incarnation: str = ""
     blocks: int = 0
+    blocks_full: int = 0
+    growing: bool = False
     retry_at_us: int = 0
     number: int = 0
     leaving: LeaveCause | None = None
@@ -138,6 +143,8 @@ class Model:
         pool_tokens: KV tokens by slot of every replica that ever was ready: a request larger than
             all of them can never run. pool_tokens_max: the largest of them.
         claims: by request id, of those that wait for room which others leave.
+        growing: ids of those that run and have asked for more blocks, and do not leave.
+        lengths: of the outputs so far.
         yielding: by rank of their tier, how many run that may be asked to leave and were not.
         cause: what holds the queue back since `cause_since_us`, or None when nothing waits.
         cause_totals_us: by cause (index in CAUSES), up to `cause_since_us`.
@@ -151,6 +158,8 @@ class Model:
     pool_tokens_max: int = 0
     queue: Queue = field(default_factory=Queue)
     claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
+    growing: dict[str, None] = field(default_factory=dict[str, None])
+    lengths: Lengths = field(default_factory=Lengths)
     yielding: list[int] = field(default_factory=lambda: [0] * len(TIERS))
     cause: Cause | None = None
     cause_since_us: int = 0

@@ -17,6 +17,7 @@ class RunningText:
     """One attempt inside the engine.
 
     `ids` are prompt, resumed and produced tokens; the first `context` of them are in the KV pool.
+    `blocks` are reserved for it now. `asked_blocks` is how many it had when it last asked for more.
     """
 
     work: Work
@@ -26,6 +27,8 @@ class RunningText:
     limit: int
     decoder: TextDecoder
     added_us: int
+    blocks: int
+    asked_blocks: int = 0
     context: int = 0
     text: list[str] = field(default_factory=list[str])
     joined_us: int | None = None
@@ -42,6 +45,15 @@ class RunningText:
     def prefill_left(self) -> int:
         """Prompt and resumed tokens that are not in the KV pool; 0 once it decodes."""
         return 0 if self.first_us is not None else len(self.ids) - self.context
+
+    def room(self, block_tokens: int) -> int:
+        """Tokens that still go into its blocks: below 1 it pauses."""
+        return self.blocks * block_tokens - self.context
+
+    def may_need_more(self, block_tokens: int) -> bool:
+        """Whether its blocks may be too few for the output that it may have."""
+        whole = blocks_for(self.prompt_tokens + self.work.max_output_tokens, block_tokens)
+        return self.work.grows and self.blocks < whole
 
 
 def accept(work: Work, info: EngineInfo, tokenizer: ModelTokenizer, added_us: int) -> RunningText:
@@ -70,25 +82,45 @@ def accept(work: Work, info: EngineInfo, tokenizer: ModelTokenizer, added_us: in
             f" {work.max_output_tokens} more; {info.model} takes"
             f" {info.max_sequence_tokens} together. Shorten the prompt or the output."
         )
-    needed = blocks_for(total, info.block_tokens)
-    if needed > work.reserved_blocks:
-        raise ValueError(
-            f"Request {work.id!r} needs {needed} KV blocks for {len(ids)} prompt and"
-            f" {work.max_output_tokens} output tokens, and {work.reserved_blocks} are reserved"
-            " for it. Reserve what the prompt's exact count asks for."
-        )
-    if work.reserved_blocks > info.kv_blocks:
-        raise ValueError(
-            f"Request {work.id!r} reserves {work.reserved_blocks} KV blocks and the pool has"
-            f" {info.kv_blocks}. Send it to a replica with a larger pool."
-        )
+    _check_blocks(work, info, len(ids))
     decoder = tokenizer.decoder()
     limit = work.max_output_tokens
     if work.output_tokens is not None:
         limit = max(1, min(limit, work.output_tokens))
-    text = RunningText(work, work.key, ids, len(ids), limit, decoder, added_us=added_us)
+    text = RunningText(
+        work,
+        work.key,
+        ids,
+        len(ids),
+        limit,
+        decoder,
+        added_us=added_us,
+        blocks=work.reserved_blocks,
+    )
     _resume(text, tokenizer.vocabulary, info.model)
     return text
+
+
+def _check_blocks(work: Work, info: EngineInfo, prompt_tokens: int) -> None:
+    """Check the blocks against the pool, and against what the request may come to need."""
+    whole = blocks_for(prompt_tokens + work.max_output_tokens, info.block_tokens)
+    told = work.prompt_tokens
+    # One that grows begins with less; but it may not come to need more than the cell knows of.
+    begins = work.grows and (told is None or prompt_tokens <= told)
+    resumed = min(len(work.resume_tokens), work.max_output_tokens)
+    needed = blocks_for(prompt_tokens + resumed, info.block_tokens) if begins else whole
+    if needed > work.reserved_blocks:
+        raise ValueError(
+            f"Request {work.id!r} needs {needed} KV blocks for {prompt_tokens} prompt and"
+            f" {work.max_output_tokens} output tokens, and {work.reserved_blocks} are reserved"
+            " for it. Reserve what the prompt's exact count asks for."
+        )
+    largest = max(work.reserved_blocks, whole)
+    if largest > info.kv_blocks:
+        raise ValueError(
+            f"Request {work.id!r} reserves {largest} KV blocks and the pool has"
+            f" {info.kv_blocks}. Send it to a replica with a larger pool."
+        )
 
 
 def _prompt_ids(work: Work, tokenizer: ModelTokenizer) -> list[int]:

@@ -11,12 +11,13 @@ from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
 from services.worker.acceptance import RunningText, accept
-from services.worker.blocks import BlockPool
+from services.worker.blocks import BlockPool, PoolExceededError
 from services.worker.engine import (
     EngineInfo,
     Failed,
     Finished,
     FinishReason,
+    Growing,
     LeaveCause,
     Left,
     Progress,
@@ -97,7 +98,12 @@ class BatchingEngine:
     @property
     def has_work(self) -> bool:
         """Whether the next step would have anything to do or to report."""
-        return bool(self._waiting or self._running or self._refused or self._complete)
+        if self._waiting or self._refused or self._complete:
+            return True
+        return any(
+            text.leaving is not None or text.prefill_left or text.room(self._info.block_tokens) > 0
+            for text in self._running.values()
+        )
 
     def add(self, work: Work) -> bool:
         """Take a request in; False when this id and attempt is already here."""
@@ -124,6 +130,20 @@ class BatchingEngine:
     def preempt(self, request_id: str, attempt: int | None = None) -> bool:
         """As `cancel`, with the tokens kept for a later attempt."""
         return self._ask_to_leave(request_id, attempt, "preempted")
+
+    def grant(self, request_id: str, attempt: int, blocks: int) -> bool:
+        """Let a request in the batch have `blocks` KV blocks in all; whether it has them now."""
+        text = self._running.get(WorkKey(request_id, attempt))
+        if text is None or blocks <= text.blocks:
+            return False
+        try:
+            self._pool.extend(text.key, blocks - text.blocks)
+        except PoolExceededError:
+            # The cell counts every block, so this is no cell's grant. The tokens are kept.
+            text.leaving = text.leaving or "preempted"
+            return False
+        text.blocks = blocks
+        return True
 
     def _ask_to_leave(self, request_id: str, attempt: int | None, cause: LeaveCause) -> bool:
         found = False
@@ -166,7 +186,7 @@ class BatchingEngine:
         left = tuple(self._leave(key) for key in plan.leave)
         for key in plan.join:
             text = self._waiting.pop(key)
-            self._pool.reserve(key, text.work.reserved_blocks)
+            self._pool.reserve(key, text.blocks)
             text.joined_us = began_us
             self._running[key] = text
             started.append(Started(key, text.prompt_tokens))
@@ -187,12 +207,25 @@ class BatchingEngine:
             finished=tuple(finished),
             left=left,
             failed=tuple(failed),
+            growing=tuple(self._growing()),
             batch=batch,
             prefill_tokens=sum(chunk.tokens for chunk in plan.prefill),
             decode_tokens=produced,
             kv_blocks_used=self._pool.reserved,
             step_us=self._clock.now_us() - began_us,
         )
+
+    def _growing(self) -> Iterator[Growing]:
+        """Those that have one block left or less and may need more, each once for its blocks."""
+        block_tokens = self._info.block_tokens
+        for text in self._running.values():
+            if (
+                text.asked_blocks != text.blocks
+                and text.may_need_more(block_tokens)
+                and len(text.ids) + block_tokens > text.blocks * block_tokens
+            ):
+                text.asked_blocks = text.blocks
+                yield Growing(text.key, text.output_tokens, text.blocks)
 
     def _waiting_views(self) -> Iterator[Waiting]:
         """Those that could join in this step, and those that leave: never the whole queue."""
@@ -204,7 +237,13 @@ class BatchingEngine:
 
     def _running_views(self) -> list[Running]:
         return [
-            Running(key, text.work.reserved_blocks, text.prefill_left, text.leaving is not None)
+            Running(
+                key,
+                text.blocks,
+                text.prefill_left,
+                text.leaving is not None,
+                text.room(self._info.block_tokens) < 1,
+            )
             for key, text in self._running.items()
         ]
 
@@ -317,7 +356,7 @@ class BatchingEngine:
     def check_integrity(self) -> None:
         """Assert that the KV pool and the batch agree; raises AssertionError."""
         self._pool.check_integrity()
-        held = {key: text.work.reserved_blocks for key, text in self._running.items()}
+        held = {key: text.blocks for key, text in self._running.items()}
         assert self._pool.reserved == sum(held.values()), (  # noqa: S101 - this is its purpose
             f"The pool has {self._pool.reserved} reserved blocks and the batch {held}."
         )

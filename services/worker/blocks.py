@@ -1,8 +1,9 @@
 """The KV block pool: who holds which blocks of a stated byte budget. Pure bookkeeping, no tensors.
 
-A request's blocks are promised in full when it joins (`reserve`) and assigned one by one as its
-tokens arrive (`grow`), lowest number first. So the pool is never exceeded, a running request never
-waits for a block, and the assigned blocks lie close together at the pool's start. `compact` closes
+A request's blocks are promised when it joins (`reserve`) or later (`extend`), and assigned one by
+one as its tokens arrive (`grow`), lowest number first. So the pool is never exceeded, a request
+whose blocks are promised in full never waits for one, and the assigned blocks lie close together at
+the pool's start. `compact` closes
 the gaps that leavers made; the engine copies the blocks it names. Dense assignment is what lets
 attention read the pool in place instead of gathering it (see paged_attention.py).
 """
@@ -80,6 +81,20 @@ class BlockPool(Generic[KeyT]):
             )
         self._reserved[key] = blocks
         self._tables[key] = []
+        self.reserved += blocks
+
+    def extend(self, key: KeyT, blocks: int) -> None:
+        """Promise `key` so many blocks more.
+
+        Raises:
+            PoolExceededError: When fewer are unreserved; nothing is changed.
+        """
+        if blocks > self.unreserved:
+            raise PoolExceededError(
+                f"{key} asks for {blocks} blocks more and {self.unreserved} of {self.blocks} are"
+                " free."
+            )
+        self._reserved[key] += blocks
         self.reserved += blocks
 
     def grow(self, key: KeyT, tokens: int) -> None:

@@ -57,6 +57,8 @@ class Work:
         attempt: Which attempt of the request this is, from 1.
         max_output_tokens: The most tokens the request may produce over all its attempts.
         reserved_blocks: KV blocks that the cell reserved: the engine never takes more.
+        grows: Whether they may be too few for the whole output. The engine says when more are
+            needed (`StepResult.growing`), and the request pauses while it has none left.
         temperature: 0 takes the most likely token; otherwise logits are divided by it.
         seed: With equal seed, prompt and temperature the text is the same, whatever the batch.
         stream: Whether the tokens are wanted one by one; without it `StepResult.tokens` may
@@ -80,6 +82,7 @@ class Work:
     resume_tokens: tuple[int, ...] = ()
     output_tokens: int | None = None
     prompt_tokens: int | None = None
+    grows: bool = False
 
     @property
     def key(self) -> WorkKey:
@@ -188,6 +191,18 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Growing:
+    """The request has filled its `blocks` KV blocks, or will within one, and needs more.
+
+    Said once for each number of blocks.
+    """
+
+    key: WorkKey
+    output_tokens: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a request is: for heartbeats and for hand-overs."""
 
@@ -212,6 +227,7 @@ class StepResult:
     finished: tuple[Finished, ...] = ()
     left: tuple[Left, ...] = ()
     failed: tuple[Failed, ...] = ()
+    growing: tuple[Growing, ...] = ()
     batch: int = 0
     prefill_tokens: int = 0
     decode_tokens: int = 0
@@ -250,13 +266,24 @@ class Engine(Protocol):
         """As `cancel`, but the request leaves with its tokens kept for a later attempt."""
         ...
 
+    def grant(self, request_id: str, attempt: int, blocks: int) -> bool:
+        """Let a request in the batch have `blocks` KV blocks in all; whether it has them now.
+
+        False, and nothing is changed, when it is not there or has as many. When the pool has not
+        that many left, the request leaves as if it were preempted.
+        """
+        ...
+
     def step(self) -> StepResult:
         """Run one iteration: leaves, joins, one pass of the model, finishes."""
         ...
 
     @property
     def has_work(self) -> bool:
-        """Whether the next step would have anything to do or to report."""
+        """Whether the next step would have anything to do or to report.
+
+        False while all there is has paused for want of blocks.
+        """
         ...
 
     def progress(self) -> Sequence[Progress]:

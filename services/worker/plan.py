@@ -8,7 +8,7 @@ advance by a bounded number of tokens per step, the oldest first, so that runnin
 next token after a bounded time however long a prompt comes in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,12 +46,16 @@ class Waiting(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A request in the batch; `prefill_left` is 0 once it decodes."""
+    """A request in the batch; `prefill_left` is 0 once it decodes.
+
+    It pauses while `full`: no token more goes into its blocks.
+    """
 
     key: WorkKey
     blocks: int
     prefill_left: int
     leaving: bool = False
+    full: bool = False
 
 
 class Chunk(NamedTuple):
@@ -83,7 +87,7 @@ def plan_step(
     decode: list[WorkKey] = []
     prefilling: list[tuple[WorkKey, int]] = []
     batch = 0
-    for key, blocks, prefill_left, leaving in running:
+    for key, blocks, prefill_left, leaving, full in running:
         if leaving:
             leave.append(key)
             free_blocks += blocks
@@ -91,7 +95,7 @@ def plan_step(
         batch += 1
         if prefill_left:
             prefilling.append((key, prefill_left))
-        else:
+        elif not full:
             decode.append(key)
     join: list[WorkKey] = []
     blocked = False
@@ -105,12 +109,15 @@ def plan_step(
                 batch += 1
                 free_blocks -= blocks
                 prefilling.append((key, prefill_tokens))
-    chunks: list[Chunk] = []
-    budget = bounds.prefill_tokens
+    chunks = tuple(_chunks(bounds.prefill_tokens, prefilling))
+    return StepPlan(tuple(leave), tuple(join), chunks, tuple(decode))
+
+
+def _chunks(budget: int, prefilling: list[tuple[WorkKey, int]]) -> Iterator[Chunk]:
+    """Yield how far each prompt advances, the oldest first, within so many tokens together."""
     for key, left in prefilling:
         if not budget:
-            break
+            return
         tokens = min(left, budget)
         budget -= tokens
-        chunks.append(Chunk(key, tokens, tokens == left))
-    return StepPlan(tuple(leave), tuple(join), tuple(chunks), tuple(decode))
+        yield Chunk(key, tokens, tokens == left)

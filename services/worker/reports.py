@@ -14,11 +14,13 @@ from schemas.facts import (
     ReplicaHeartbeat,
     ReplicaReady,
     Usage,
+    WorkBlocks,
     WorkDeparture,
     WorkDone,
     WorkFailed,
     WorkFault,
     WorkFinished,
+    WorkGrows,
     WorkLeft,
     WorkProgressed,
     WorkRef,
@@ -109,6 +111,14 @@ def reports_of(life: Life, result: StepResult) -> list[WorkerReport]:
     for started in _shares(result.started, lambda _: 0):
         refs = tuple(WorkRef(id=s.key.id, attempt=s.key.attempt) for s in started)
         reports.append(WorkerReport(fact=WorkStarted(**who, items=refs)))
+    for growing in _shares(result.growing, lambda _: 0):
+        wants = tuple(
+            WorkBlocks(
+                id=g.key.id, attempt=g.key.attempt, output_tokens=g.output_tokens, blocks=g.blocks
+            )
+            for g in growing
+        )
+        reports.append(WorkerReport(fact=WorkGrows(**who, items=wants)))
     for gone in _shares(result.left, _left_chars):
         departures = tuple(_departure(left) for left in gone)
         texts = tuple(left.text for left in gone)

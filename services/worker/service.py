@@ -6,6 +6,7 @@ by nothing else meanwhile, so heartbeats go out however long an iteration takes.
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -23,7 +24,8 @@ from schemas.facts import ReplicaDraining, ReplicaStarting, ReplicaStopped
 from schemas.ids import cell_of, replica_name
 from schemas.topics import TOKENS, WORKER_EVENTS, work_topic
 from services import bus
-from services.worker.engine import Engine, StepResult, Work, WorkKey
+from services.worker.commands import Command, dispatch_number, give_or_take, work_of
+from services.worker.engine import Engine, StepResult, WorkKey
 from services.worker.outbox import Outbox, Outgoing
 from services.worker.reports import Life, heartbeat, progressed, ready, reports_of, tokens_of
 
@@ -33,9 +35,6 @@ REJOIN_S = 0.5
 FETCH_WAIT_MS = 500
 # Beyond this backlog the bus is away: heartbeats would only pile up.
 BACKLOG_MAX = 1000
-# Of a dispatch number in a header: as in schemas.facts.Number.
-_NUMBER_MAX = 2**53
-_DIGITS_MAX = 18
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +54,6 @@ class Tally:
     output_tokens: int = 0
     progress_told_s: float = 0.0
     last: StepResult = field(default_factory=StepResult)
-
-
-Command = messages.Work | messages.WorkLeave | messages.WorkerNotice
 
 
 class WorkerService:
@@ -236,7 +232,10 @@ class WorkerService:
         that outlived its ledger, on the new one of which every seq is below what it has seen.
         """
         headers = dict(record.headers)
-        self._note_passed(headers.get(messages.HEADER_DISPATCH))
+        # Noted whether or not the rest can be read: of what was passed and is not held, the cell
+        # learns by the next heartbeat.
+        number = dispatch_number(headers.get(messages.HEADER_DISPATCH), self._life.incarnation)
+        self._read_number = max(self._read_number, number)
         try:
             message = decode(record.value)
             seen = (
@@ -254,15 +253,6 @@ class WorkerService:
             return None
         self._seen = seen
         return message
-
-    def _note_passed(self, header: bytes | None) -> None:
-        """Note which dispatch to this life was read, whether or not the rest of it can be.
-
-        Of what it has passed and does not hold, the cell learns by the next heartbeat.
-        """
-        life, _, number = (header or b"").decode(errors="replace").rpartition(" ")
-        if life == self._life.incarnation and number.isdecimal():
-            self._read_number = max(self._read_number, min(int(number[:_DIGITS_MAX]), _NUMBER_MAX))
 
     async def _rejoin(self, why: str) -> None:
         """Drop everything and become a new life of the replica."""
@@ -295,17 +285,21 @@ class WorkerService:
                 if drain_by_s is None:
                     drain_by_s = time.monotonic() + DRAIN_S_MAX
                     self._report(WorkerReport(fact=ReplicaDraining(**self._life.who())))
-                if not engine.has_work or self._handed_over:
+                if not (engine.has_work or self._running) or self._handed_over:
                     return
                 if time.monotonic() > drain_by_s:
                     self._hand_over(engine)
             if not engine.has_work:
-                await self._wake.wait()
+                await self._woken(1.0 if self._draining else None)
                 continue
             life = self._life
             result = await loop.run_in_executor(self._thread, engine.step)
             self._tell(life, result)
             self._tell_progress(life, engine)
+
+    async def _woken(self, seconds: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
 
     def _hand_over(self, engine: Engine) -> None:
         """Let all that still runs leave with its tokens: another replica goes on from them."""
@@ -318,25 +312,10 @@ class WorkerService:
         return taken
 
     def _apply(self, engine: Engine, command: Command) -> None:
-        if isinstance(command, messages.WorkLeave):
-            if command.cause == "cancelled":
-                engine.cancel(command.id, command.attempt)
-            else:
-                engine.preempt(command.id, command.attempt)
+        if isinstance(command, messages.WorkGrant | messages.WorkLeave):
+            give_or_take(engine, command)
         elif isinstance(command, messages.Work):
-            work = Work(
-                id=command.id,
-                attempt=command.attempt,
-                max_output_tokens=command.max_output_tokens,
-                reserved_blocks=command.blocks,
-                prompt=command.prompt,
-                messages=command.messages,
-                temperature=command.temperature,
-                seed=command.seed,
-                stream=command.stream,
-                prompt_tokens=command.prompt_tokens,
-                resume_tokens=command.resume_tokens,
-            )
+            work = work_of(command)
             engine.add(work)
             self._running[work.key] = command.number
             if command.stream:

@@ -129,7 +129,11 @@ class _LatencyExecutor:
         for text, _, yields in slices:
             count = 0
             if yields:
-                count = text.limit - text.output_tokens if self._whole else 1
+                count = 1
+                if self._whole:
+                    # The last of them is not in the pool yet.
+                    room = text.blocks * BLOCK_TOKENS + 1 - len(text.ids)
+                    count = min(text.limit - text.output_tokens, room)
             first = _mixed(text.work.seed) + text.output_tokens
             outcomes.append([_RING[place % len(_RING)] for place in range(first, first + count)])
         return outcomes

@@ -190,7 +190,7 @@ class _TorchExecutor:
             return
         work = Work("warm-up", 0, max_output_tokens=2, reserved_blocks=1, prompt="")
         text = RunningText(
-            work, work.key, [0] * tokens, tokens, 2, self._tokenizer.decoder(), added_us=0
+            work, work.key, [0] * tokens, tokens, 2, self._tokenizer.decoder(), added_us=0, blocks=1
         )
         self._pool.reserve(work.key, -(-(tokens + 2) // BLOCK_TOKENS))
         try:

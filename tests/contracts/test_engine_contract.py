@@ -290,16 +290,53 @@ def test_unusable_work_fails_alone_and_says_why(
     assert set(finished(drain(engine))) == {"good"}
 
 
-def test_a_long_prompt_does_not_stall_a_running_stream(engine: Engine) -> None:
-    engine.add(work("stream", output=40))
+def test_s7_a_running_stream_gets_a_token_in_every_iteration_however_long_prompts_come_in(
+    engine: Engine,
+) -> None:
+    engine.add(work("stream", output=60))
     while not engine.step().tokens:
         pass
-    engine.add(work("long", "word " * 200, reserved_blocks=16, output=2))
-    for result in drain(engine):
+    for number in range(2):
+        engine.add(work(str(number), "word " * 110, reserved_blocks=9, output=1))
+    beside = 0
+    while engine.has_work:
+        result = engine.step()
+        # The bound: one iteration, which holds at most so many prompt tokens.
         assert result.prefill_tokens <= CHUNK
-        if result.batch == 2:
-            streams = {token.key.id for token in result.tokens}
-            assert "stream" in streams or result.finished
+        if result.prefill_tokens:
+            beside += 1
+            assert len([x for x in result.tokens if x.key.id == "stream"]) == 1
+    assert beside >= 2 * 110 // CHUNK
+
+
+def test_a_request_pauses_when_its_blocks_are_full_and_goes_on_with_more(engine: Engine) -> None:
+    engine.add(work("whole", output=40))
+    whole = finished(drain(engine))["whole"]
+    engine.add(work("grows", output=40, reserved_blocks=1, grows=True))
+    asked: list[int] = []
+    produced = 0
+    while not asked or engine.has_work:
+        result = engine.step()
+        engine.check_integrity()
+        asked += [growing.blocks for growing in result.growing]
+        produced += len(result.tokens)
+    # It asked once, and stands still: no step would do anything for it.
+    assert asked == [1]
+    assert produced == 16 - whole.prompt_tokens + 1
+    assert not engine.grant("grows", 1, 1)
+    assert not engine.grant("never seen", 1, 9)
+    assert engine.grant("grows", 1, 3)
+    done = finished(drain(engine))["grows"]
+    assert (done.text, done.output_tokens) == (whole.text, 40)
+
+
+def test_a_request_is_never_given_a_block_that_is_not_there(engine: Engine) -> None:
+    engine.add(work("holds", output=40, reserved_blocks=POOL_BLOCKS - 1))
+    engine.add(work("grows", output=40, reserved_blocks=1, grows=True))
+    engine.step()
+    assert not engine.grant("grows", 1, 2)
+    (left,) = engine.step().left
+    assert (left.key.id, left.cause) == ("grows", "preempted")
 
 
 def test_text_depends_on_the_seed_and_not_on_the_batch(engine: Engine) -> None:

@@ -22,7 +22,14 @@ ALTERED_ENTRIES = 60
 def eventful_world() -> World:
     """Return a world in which every kind of fact was told and every kind of decision taken."""
     die: list[str] = []
-    policy = Policy(name="golden", queued_requests_max=30)
+    policy = Policy(
+        name="golden",
+        queued_requests_max=30,
+        reservation="quantile",
+        reservation_quantile_pct=50,
+        reservation_samples_min=4,
+        reservation_growth_blocks=1,
+    )
     # Of three cells, "m" belongs to 2 and "other" to 1.
     world = World(seed=3, policy=policy, cell=2, cells=3, kill=lambda: die.pop() if die else None)
     early_requests(world)

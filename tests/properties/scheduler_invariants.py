@@ -13,6 +13,7 @@ from schemas.codec import encode_decisions
 from schemas.decisions import CAUSES, Decision
 from schemas.facts import Fact
 from schemas.policy import TIERS, Policy
+from services.scheduler import reservation
 from services.scheduler.decide import decide
 from services.scheduler.evolve import evolve
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
@@ -91,13 +92,22 @@ class Watched:
             assert request.stage == "running"
             assert request.attempt == decision.attempt
             assert request.leaving != "cancelled", "a cancelled request would be tried again"
+        elif isinstance(decision, d.ReservationGrown):
+            request = self.state.requests[decision.id]
+            assert request.stage == "running"
+            assert decision.blocks_before == request.blocks < decision.blocks
+            assert decision.blocks <= request.blocks_full
+            assert decision.blocks - decision.blocks_before <= decision.blocks_free
         elif isinstance(decision, d.RequestPreempted):
             request = self.state.requests[decision.id]
             assert request.stage == "running"
             assert decision.output_tokens >= request.kept_tokens
             assert decision.preemptions == request.preemptions + 1
         elif isinstance(decision, d.LeaveAsked) and decision.preemption is not None:
-            self._check_preemption(decision, decision.preemption)
+            if self.state.requests[decision.preemption.for_id].stage == "running":
+                self._check_growth(decision, decision.preemption)
+            else:
+                self._check_preemption(decision, decision.preemption)
 
     def _check_dispatch(self, decision: d.RequestDispatched) -> None:
         request = self.state.requests[decision.id]
@@ -110,9 +120,27 @@ class Watched:
         replica = self.state.models[decision.model].replicas[decision.slot]
         assert not replica.draining
         tokens = decision.prompt_tokens + decision.max_output_tokens
-        assert (decision.blocks - 1) * replica.block_tokens < tokens
-        assert tokens <= decision.blocks * replica.block_tokens
+        assert (decision.blocks_full - 1) * replica.block_tokens < tokens
+        assert tokens <= decision.blocks_full * replica.block_tokens
+        assert decision.blocks <= decision.blocks_full <= replica.kv_blocks
+        begins = decision.prompt_tokens + decision.resume_tokens + 1
+        assert begins <= decision.blocks * replica.block_tokens or decision.blocks == (
+            decision.blocks_full
+        )
         assert decision.blocks <= decision.blocks_free
+        limits = self.state.settings.at(request.model, request.tier, request.tenant)
+        if limits.reservation == "full" or not request.preemptible:
+            assert decision.blocks == decision.blocks_full
+
+    def _check_growth(self, decision: d.LeaveAsked, why: d.Preemption) -> None:
+        """Check that nobody leaves for one that is younger or of a lower tier."""
+        victim, asking = self.state.requests[decision.id], self.state.requests[why.for_id]
+        assert asking.growing
+        assert victim.stage == "running"
+        assert victim.leaving is None
+        assert (victim.slot, victim.model) == (asking.slot, asking.model)
+        key = (TIERS.index(victim.tier), victim.order)
+        assert key >= (TIERS.index(asking.tier), asking.order)
 
     def _check_preemption(self, decision: d.LeaveAsked, why: d.Preemption) -> None:
         """Check that the right one leaves, that it must, and that it is not in vain."""
@@ -186,6 +214,14 @@ def check_memory(state: State) -> None:
             assert (replica.leaving, replica.leaving_blocks) == (len(leaving), sum(leaving))
         assert list(model.replicas) == sorted(model.replicas)
         assert model.pool_tokens_max == max(model.pool_tokens.values(), default=0)
+        assert sorted(model.growing) == sorted(
+            x.id for x in state.requests.values() if x.growing and x.model == model.profile.model
+        )
+        for request_id in model.growing:
+            growing = state.requests[request_id]
+            assert growing.stage == "running"
+            assert growing.leaving is None
+            assert growing.blocks < growing.blocks_full
         for request_id, claim in model.claims.items():
             assert state.requests[request_id].stage == "waiting"
             assert not model.replicas[claim.slot].draining
@@ -279,5 +315,9 @@ def _check_nothing_fits(policy: Policy, state: State, model: Model) -> None:
                 continue
             if any(claim.slot == replica.slot for claim in model.claims.values()):
                 continue
+            if tokens > replica.kv_blocks * replica.block_tokens:
+                continue
+            reserved = reservation.of(state, model, request, replica)
+            tokens = reserved.blocks * replica.block_tokens
             free = replica.kv_blocks - sum(replica.running.values())
             assert free * replica.block_tokens < tokens, f"{request_id} would fit"

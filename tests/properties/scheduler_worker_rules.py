@@ -169,6 +169,29 @@ class WorkerRules(RuleBasedStateMachine):
             )
         )
 
+    @rule(which=st.integers(0, 7), off=st.sampled_from((0, 0, 0, 0, 1)), times=st.integers(1, 6))
+    def running_requests_fill_their_blocks(self, which: int, off: int, times: int) -> None:
+        for turn in range(times):
+            running = [x for x in self.core.state.requests.values() if x.stage == "running"]
+            if not running:
+                return
+            request = running[(which + turn) % len(running)]
+            item = f.WorkBlocks(
+                id=request.id,
+                attempt=request.attempt,
+                output_tokens=request.output_tokens + turn,
+                blocks=request.blocks + off,
+            )
+            self.tell(
+                f.WorkGrows(
+                    at_us=self.after(1),
+                    model=request.model,
+                    slot=request.slot,
+                    incarnation=request.incarnation,
+                    items=(item,),
+                )
+            )
+
     def heartbeat(self, model: str, slot: int, life: str, at_us: int) -> f.ReplicaHeartbeat:
         return f.ReplicaHeartbeat(
             at_us=at_us,

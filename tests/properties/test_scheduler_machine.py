@@ -29,6 +29,12 @@ class CoreMachine(WorkerRules):
         )
         for model in MODELS[:2]:
             self.tell(f.ProfileSet(at_us=self.clock_us, profile=profile(model)))
+            policy = Policy(
+                reservation="quantile", reservation_samples_min=1, reservation_growth_blocks=1
+            )
+            self.tell(
+                f.PolicyActivated(at_us=self.clock_us, policy=policy, who="w", why="at first")
+            )
             self.tell(self.ready_fact(model, 0, "L1", 12, 2, 16))
 
     # Producers
@@ -181,6 +187,8 @@ class CoreMachine(WorkerRules):
         lost_ms=st.sampled_from((3000, 3000, 500, 1)),
         preemptible=st.sampled_from((True, True, True, False)),
         preemptions_max=st.sampled_from((0, 1, 2, 1000)),
+        reservation=st.sampled_from(("full", "quantile", "quantile")),
+        samples_min=st.sampled_from((1, 2, 5)),
         pause_ms=pauses_ms,
     )
     def policy_changes(  # noqa: PLR0917 - Hypothesis passes by name
@@ -194,6 +202,8 @@ class CoreMachine(WorkerRules):
         lost_ms: int,
         preemptible: bool,  # noqa: FBT001 - Hypothesis passes by name
         preemptions_max: int,
+        reservation: Any,
+        samples_min: int,
         pause_ms: int,
     ) -> None:
         policy = Policy(
@@ -206,6 +216,11 @@ class CoreMachine(WorkerRules):
             replica_lost_ms=lost_ms,
             preemptible=preemptible,
             preemptions_max=preemptions_max,
+            reservation=reservation,
+            reservation_samples_min=samples_min,
+            reservation_samples_max=8,
+            reservation_growth_blocks=1,
+            reservation_tenants_max=2,
             default_output_tokens_max=40,
         )
         at_us = self.after(pause_ms)

@@ -4,7 +4,7 @@ It keeps its own books of its KV blocks and its batch, and refuses more than the
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,6 +42,8 @@ class Attempt:
     tokens_wanted: int
     read_us: int
     number: int
+    grows: bool
+    asked_blocks: int = 0
     tokens: int = 0
     fresh: int = 0
     leaving: d.LeaveAsked | None = None
@@ -72,6 +74,7 @@ class Replica:
     iteration_us: int
     running: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
     read_number: int = 0
+    pauses: int = 0
     alive: bool = True
     frozen: bool = False
     deaf_to: dict[str, bool] = field(default_factory=dict[str, bool])
@@ -133,6 +136,11 @@ class Replica:
             item = self.running.get(decision.id)
             if item is not None and item.attempt == decision.attempt:
                 item.leaving = decision
+        elif isinstance(decision, d.ReservationGrown) and decision.incarnation == self.life:
+            item = self.running.get(decision.id)
+            if item is not None and item.attempt == decision.attempt:
+                item.blocks = decision.blocks
+                assert sum(item.blocks for item in self.running.values()) <= self.kv_blocks
         elif isinstance(decision, d.ReplicaTurnedAway) and decision.incarnation == self.life:
             self.running.clear()
             if decision.rejoin:
@@ -154,6 +162,7 @@ class Replica:
             min(decision.max_output_tokens, self.world.tokens_of.get(decision.id, 1 << 30)),
             self.world.now_us,
             decision.number,
+            decision.blocks < decision.blocks_full,
             tokens=decision.resume_tokens,
         )
         # The core must never ask for more than there is, whatever it believes.
@@ -196,10 +205,7 @@ class Replica:
                     self.world.kept[item.id] = item.tokens
                 del self.running[item.id]
                 continue
-            item.tokens += 1
-            item.fresh += 1
-            self.world.generated[item.id] += 1
-            if item.tokens >= item.tokens_wanted:
+            if self._generate(item) and item.tokens >= item.tokens_wanted:
                 done.append(
                     f.WorkDone(
                         id=item.id,
@@ -211,10 +217,35 @@ class Replica:
                 )
                 del self.running[item.id]
         who: dict[str, Any] = {"model": "m", "slot": self.slot, "incarnation": self.life}
+        growing = tuple(self._growing())
+        if growing:
+            self.world.send(f.WorkGrows(**who, items=growing))
         if left:
             self.world.send(f.WorkLeft(**who, offset=1, items=tuple(left)))
         if done:
             self.world.send(f.WorkFinished(**who, offset=1, items=tuple(done)))
+
+    def _generate(self, item: Attempt) -> bool:
+        """Generate a token, unless its blocks are full; return whether there was one."""
+        if item.prompt_tokens + item.tokens > item.blocks * 16:
+            self.pauses += 1
+            return False
+        item.tokens += 1
+        item.fresh += 1
+        self.world.generated[item.id] += 1
+        return True
+
+    def _growing(self) -> Iterator[f.WorkBlocks]:
+        for item in self.running.values():
+            near = item.prompt_tokens + item.tokens + 16 > item.blocks * 16
+            if item.grows and near and item.asked_blocks != item.blocks:
+                item.asked_blocks = item.blocks
+                yield f.WorkBlocks(
+                    id=item.id,
+                    attempt=item.attempt,
+                    output_tokens=item.tokens,
+                    blocks=item.blocks,
+                )
 
     def fail(self, request_id: str, reason: str, *, retryable: bool) -> None:
         item = self.running.pop(request_id)

@@ -41,6 +41,7 @@ PROFILE = Profile(
 )
 
 DecisionId = tuple[int, int]
+ForReplica = d.RequestDispatched | d.ReservationGrown | d.LeaveAsked | d.ReplicaTurnedAway
 KILLS = ("before the append", "after the append", "amid the effects")
 
 
@@ -324,10 +325,10 @@ class World:
                     self.submit(name, tier="batch", output=4 + number % 9)
             elif isinstance(decision, b.JobFinished):
                 self.jobs_finished.append(decision)
-            elif isinstance(decision, d.RequestDispatched | d.LeaveAsked | d.ReplicaTurnedAway):
+            elif isinstance(decision, ForReplica):
                 self.after(BUS_US, lambda decision=decision: self._deliver(decision))
 
-    def _deliver(self, decision: d.RequestDispatched | d.LeaveAsked | d.ReplicaTurnedAway) -> None:
+    def _deliver(self, decision: ForReplica) -> None:
         replica = self.replicas.get(decision.slot)
         if replica is not None and replica.alive:
             replica.read(decision)

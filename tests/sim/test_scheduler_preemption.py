@@ -100,3 +100,54 @@ def test_no_token_is_generated_twice_or_lost_whoever_leaves_dies_or_is_cancelled
         assert sum(us for _, us in end.waits) == end.wait_us
     assert not any(isinstance(x, d.AttemptLost) for x in decided(world, d.AttemptLost))
     world.check()
+
+
+GUESSING = Policy(
+    reservation="quantile",
+    reservation_quantile_pct=50,
+    reservation_margin_pct=0,
+    reservation_samples_min=10,
+    reservation_growth_blocks=1,
+    preemptions_max=3,
+)
+
+
+def test_s5_of_one_tier_the_youngest_leaves_and_comes_back_ahead_of_those_behind_it() -> None:
+    world = World(policy=GUESSING)
+    world.add_replica(kv_blocks=12, max_batch=8, iteration_us=10 * MS)
+    for number in range(10):
+        world.submit(f"seen-{number}", output=4)
+    world.run_until_all_ended()
+    for number in range(12):
+        world.submit(f"r{number:02}", output=120)  # 9 blocks in full, 2 to begin with
+    world.run_until_all_ended()
+    preempted = [x for x in decided(world, d.RequestPreempted) if isinstance(x, d.RequestPreempted)]
+    assert preempted
+    assert max(item.preemptions for item in preempted) <= 3
+    # Nobody is overtaken for good: they end in the order in which they came.
+    assert [name for name in world.outcomes if name.startswith("r")] == [
+        f"r{number:02}" for number in range(12)
+    ]
+    assert all(world.generated[f"r{number:02}"] == 120 for number in range(12))
+    world.check()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_guessed_reservations_never_exceed_the_pool_and_never_block_each_other(seed: int) -> None:
+    world = World(seed=seed, policy=GUESSING)
+    world.kill = lambda: world.random.choice(KILLS) if world.random.random() < 0.003 else None
+    draw = world.random
+    for slot in range(2):
+        world.add_replica(slot, kv_blocks=16, max_batch=8)
+    for number in range(200):
+        name = f"r{number}"
+        limit = draw.randrange(1, 200)
+        world.tokens_of[name] = min(limit, draw.choice((3, 8, 20, 200)))
+        world.submit(name, prompt=draw.randrange(1, 50), output=limit, tier=draw.choice(TIERS))
+        world.run(for_us=draw.randrange(60 * MS))
+    # The replicas refuse more blocks than they have, at every dispatch and every grant.
+    world.run_until_all_ended()
+    assert {end.outcome for (end,) in world.outcomes.values()} == {"completed"}
+    assert decided(world, d.ReservationGrown)
+    assert all(world.generated[name] == tokens for name, tokens in world.tokens_of.items())
+    world.check()

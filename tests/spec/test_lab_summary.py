@@ -166,6 +166,8 @@ def dispatched(name: str, slot: int, blocks: int) -> d.RequestDispatched:
         max_output_tokens=1,
         prompt_tokens=1,
         seed=0,
+        blocks_full=blocks,
+        samples=0,
         number=1,
         resume_tokens=0,
         resume_offset=-1,

@@ -54,6 +54,8 @@ def test_a_dispatch_says_where_why_and_with_what() -> None:
         max_output_tokens=16,
         prompt_tokens=17,
         seed=1908338681,
+        blocks_full=3,
+        samples=0,
         number=2,
         resume_tokens=0,
         resume_offset=-1,

@@ -72,3 +72,32 @@ def test_without_a_count_a_prompt_is_a_token_per_four_bytes() -> None:
     engine.add(Work("a", 1, 1, 2, prompt="é" * 9))  # 18 bytes
     (done,) = engine.step().finished
     assert done.prompt_tokens == 5
+
+
+def test_s7_prompts_of_3_to_6_thousand_tokens_hold_a_running_stream_up_by_one_iteration() -> None:
+    clock = VirtualClock()
+    config = llama_on_h100("m")  # at most 2,048 prompt tokens in an iteration
+    engine = SimulatedEngine(config, clock)
+    streams = {f"stream-{n}" for n in range(8)}
+    for id_ in sorted(streams):
+        engine.add(work(id_, output=4000))
+    while len(engine.step().tokens) < len(streams):
+        pass
+    last_us = dict.fromkeys(streams, clock.now_us())
+    gap_us = 0
+    prompts = 0
+    began_us = clock.now_us()
+    while clock.now_us() < began_us + 20_000_000:
+        # 360 a minute: one every 167 ms.
+        if clock.now_us() >= began_us + prompts * 166_667:
+            engine.add(work(f"long-{prompts}", output=2, prompt=3000 + prompts * 761 % 3001))
+            prompts += 1
+        result = engine.step()
+        assert result.prefill_tokens <= config.bounds.prefill_tokens
+        for token in result.tokens:
+            if token.key.id in streams:
+                gap_us = max(gap_us, clock.now_us() - last_us[token.key.id])
+                last_us[token.key.id] = clock.now_us()
+    assert prompts > 50
+    # Between two tokens of a stream lies one iteration at most, and its prompt tokens are bounded.
+    assert gap_us <= config.latency.step_us(result.batch + 64, config.bounds.prefill_tokens)
