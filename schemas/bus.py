@@ -182,6 +182,7 @@ class Result:
         text: the output: whole when completed, as far as it got when cancelled or when tokens of
             a preempted attempt are kept, else None.
         wait_us, waits, run_us, ttft_us, e2e_us: as in the decision request-ended.
+        retry_after_ms: when to send the same request again, after a refusal that will pass.
         cell, seq: where the ledger says so. policy_version, policy_digest: under which policy.
     """
 
@@ -203,10 +204,40 @@ class Result:
     ttft_us: int | None
     e2e_us: int
     metadata: dict[str, str]
+    retry_after_ms: int | None
     cell: int
     seq: int
     policy_version: int
     policy_digest: str
+
+
+@message
+class ResendAnswer:
+    """What became of a request that was sent again under an id that is known; nothing runs twice.
+
+    It is no second outcome: a reader that counts outcomes passes it over.
+
+    Attributes:
+        request_offset: of the resend in headway.requests: it answers that record.
+        answer: `attached`, its outcome will come here; `recalled`, it has ended as told here;
+            `refused`, the id has another body.
+        outcome, reason, ended_us: as recorded, when it is recalled; its result.v1 was written here
+            at about that time. text: its output, when there is one.
+        cell, seq: where the ledger says so.
+    """
+
+    kind: Literal["resend-answer.v1"] = "resend-answer.v1"
+    id: str
+    model: str
+    request_offset: int
+    answer: Literal["attached", "recalled", "refused"]
+    outcome: Outcome | None
+    reason: Reason | None
+    ended_us: int | None
+    detail: str
+    text: str | None
+    cell: int
+    seq: int
 
 
 @message

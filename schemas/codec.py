@@ -15,6 +15,7 @@ from schemas.bus import (
     DeadLetter,
     DepthSignal,
     DeviceSample,
+    ResendAnswer,
     Result,
     SnapshotChunk,
     Tokens,
@@ -46,6 +47,7 @@ BusMessage = (
     | WorkerReport
     | Tokens
     | Result
+    | ResendAnswer
     | DeadLetter
     | DepthSignal
     | DeviceSample

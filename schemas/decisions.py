@@ -12,9 +12,13 @@ from pydantic import Field
 from schemas.batch_decisions import JobDecision
 from schemas.facts import Pairs, Usage
 from schemas.message import message
+from schemas.outcomes import Outcome, Reason
 from schemas.policy import Tier
+from schemas.room import LeaveAsked, RequestPreempted, ReservationGrown, RoomKept
 
-# Why requests of a model wait. `transit` is the way from the broker to the cell.
+# Why requests of a model wait. `transit` is the way from the broker to the cell. `turn`: there is
+# capacity, it is all taken, and requests of a higher tier wait for it too. `quota`: the tenant has
+# as many running as it may.
 Cause = Literal[
     "transit",
     "kv",
@@ -25,6 +29,7 @@ Cause = Literal[
     "turn",
     "window",
     "paused",
+    "quota",
 ]
 CAUSES: tuple[Cause, ...] = (
     "transit",
@@ -36,23 +41,8 @@ CAUSES: tuple[Cause, ...] = (
     "turn",
     "window",
     "paused",
+    "quota",
 )
-
-Outcome = Literal["completed", "rejected", "expired", "failed", "cancelled"]
-
-Reason = Literal[
-    "stop",
-    "length",
-    "unknown-model",
-    "bad-field",
-    "over-context",
-    "over-pool",
-    "queue-full",
-    "deadline",
-    "attempts-exhausted",
-    "worker-error",
-    "cancel-asked",
-]
 
 # (cause, µs), only those above zero, in the order of CAUSES; they add up to the wait.
 Waits = tuple[tuple[Cause, int], ...]
@@ -62,8 +52,10 @@ Waits = tuple[tuple[Cause, int], ...]
 class RequestQueued:
     """A request was accepted and waits; `ahead` requests of the same model waited already.
 
-    `preemptible`: whether it may be asked to leave a replica, for one of a higher tier or when
-    KV runs out.
+    Attributes:
+        preemptible: whether it may be asked to leave a replica, for one of a higher tier or when KV
+            runs out.
+        quota_us: how much of the tenant's minute its tokens take, or 0 where none are counted.
     """
 
     kind: Literal["request-queued.v1"] = "request-queued.v1"
@@ -76,6 +68,7 @@ class RequestQueued:
     deadline_us: int | None
     ahead: int
     preemptible: bool
+    quota_us: int
 
 
 @message
@@ -95,13 +88,27 @@ class RequestRouted:
 
 @message
 class DuplicateIgnored:
-    """The id is known: it runs, or it has ended within the dedupe window; nothing runs again."""
+    """The id is known: it runs, or it has ended within the dedupe window; nothing runs again.
+
+    Attributes:
+        answer: what its sender is told: that it is attached to the one that waits or runs, the
+            recorded outcome of the one that has ended, or that the id has another body.
+        outcome, reason, ended_us: as recorded, when it has ended and the body is the same.
+        output_offset: of its output in headway.worker.events, or -1.
+        offset: of the resend in headway.requests.
+    """
 
     kind: Literal["duplicate-ignored.v1"] = "duplicate-ignored.v1"
     id: str
     model: str
     same_body: bool
     stage: Literal["waiting", "running", "ended"]
+    answer: Literal["attached", "recalled", "refused"]
+    outcome: Outcome | None
+    reason: Reason | None
+    ended_us: int | None
+    output_offset: int
+    offset: int
 
 
 @message
@@ -146,6 +153,21 @@ class QueueBlocked:
 
 
 @message
+class TenantHeld:
+    """A tenant has as many requests of the model running as it may: its others are held back.
+
+    They join the turns again when one of them has ended.
+    """
+
+    kind: Literal["tenant-held.v1"] = "tenant-held.v1"
+    model: str
+    tenant: str
+    running: int
+    running_max: int
+    head: str
+
+
+@message
 class PassedOver:
     """A candidate that was tried before the chosen one and did not fit."""
 
@@ -164,6 +186,10 @@ class RequestDispatched:
         samples: outputs from which the likely length was taken; 0 where all is reserved.
         wait_us: all time since the arrival in which no replica had it; `waits` are its causes.
         blocks_free: on the replica, before this one.
+        starved: whether it went before waiting requests of a higher tier, because its tier had
+            waited past its starvation cap.
+        cost: what it is expected to cost its tenant, prompt and all output, in the policy's units.
+        weight, quantum: by which the cost counts in the tenant's turns.
         offset: where in headway.requests the payload lies.
         seed: of the sampling; the same in every attempt.
         number: counts the dispatches to this life of the replica, from 1.
@@ -185,6 +211,10 @@ class RequestDispatched:
     wait_us: int
     waits: Waits
     passed_over: tuple[PassedOver, ...]
+    starved: bool
+    cost: int
+    weight: int
+    quantum: int
     offset: int
     max_output_tokens: int
     prompt_tokens: int
@@ -194,26 +224,6 @@ class RequestDispatched:
     number: int
     resume_tokens: int
     resume_offset: int
-
-
-@message
-class ReservationGrown:
-    """A running request is given more KV blocks: `blocks` in all, `blocks_before` until now.
-
-    `blocks_free` are those of its replica, before.
-    """
-
-    kind: Literal["reservation-grown.v1"] = "reservation-grown.v1"
-    id: str
-    model: str
-    slot: int
-    incarnation: str
-    attempt: int
-    output_tokens: int
-    blocks: int
-    blocks_before: int
-    blocks_full: int
-    blocks_free: int
 
 
 @message
@@ -247,75 +257,6 @@ class RequestReturned:
 
 
 @message
-class RequestPreempted:
-    """An attempt left its replica with its tokens kept: the request waits again. It is no loss.
-
-    It stands ahead of younger ones of its lane, and its next attempt goes on where this one ended.
-
-    Attributes:
-        output_tokens: generated so far, over all attempts.
-        output_offset: of the report in headway.worker.events that holds them, or -1 if none.
-        preemptions: how often it has left so far, this time included.
-    """
-
-    kind: Literal["request-preempted.v1"] = "request-preempted.v1"
-    id: str
-    model: str
-    attempt: int
-    slot: int
-    output_tokens: int
-    output_offset: int
-    preemptions: int
-
-
-@message
-class Preemption:
-    """For whom a request is asked to leave, and the numbers that were compared.
-
-    Attributes:
-        for_id, for_tier: the request that lacks room: one that waits, or one that runs and has
-            filled its KV blocks. It may be the one that leaves, when no other may.
-        lacks: what it lacks on the replica, `blocks_needed` of KV or a place in the batch, with
-            `blocks_free` and `slots_free` there now.
-        tier, blocks, tokens_lost: of the one that leaves; its prompt and its tokens so far must be
-            computed again.
-        preemptions: how often it has left before.
-        candidates: how many could have been asked on that replica, this one included.
-        leaving: how many must leave in all, this one included.
-    """
-
-    for_id: str
-    for_tier: Tier
-    lacks: Literal["kv", "slots"]
-    blocks_needed: int
-    blocks_free: int
-    slots_free: int
-    tier: Tier
-    blocks: int
-    tokens_lost: int
-    preemptions: int
-    candidates: int
-    leaving: int
-
-
-@message
-class LeaveAsked:
-    """A running attempt is asked to leave after its current iteration.
-
-    `preemption` says for whom, when the cause is preempted; else it is None.
-    """
-
-    kind: Literal["leave-asked.v1"] = "leave-asked.v1"
-    id: str
-    model: str
-    slot: int
-    incarnation: str
-    attempt: int
-    cause: Literal["cancelled", "preempted"]
-    preemption: Preemption | None
-
-
-@message
 class ReplicaAdmitted:
     """A replica takes part from now on."""
 
@@ -329,13 +270,16 @@ class ReplicaAdmitted:
 
 @message
 class ReplicaLost:
-    """A replica was silent for too long, was replaced, or stopped with work in hand."""
+    """A replica was silent for too long, was replaced, or stopped with work in hand.
+
+    One that is `never-ready` began to load its model and was not heard of since.
+    """
 
     kind: Literal["replica-lost.v1"] = "replica-lost.v1"
     model: str
     slot: int
     incarnation: str
-    why: Literal["silent", "replaced", "stopped"]
+    why: Literal["silent", "replaced", "stopped", "never-ready"]
     silent_us: int
     running: int
 
@@ -371,7 +315,9 @@ class RequestEnded:
         e2e_us: arrival to this decision; wait_us + run_us.
         request_offset: of the payload in headway.requests. output_offset: of the output in
             headway.worker.events, or -1.
-        keep_until_us: until when the id is remembered.
+        cost: what it did cost its tenant, in the policy's units; 0 when no usage was reported.
+        retry_after_ms: after a refusal that will pass, when to send the same request again.
+        keep_until_us: until when the id is remembered; now, when it may be sent again.
     """
 
     kind: Literal["request-ended.v1"] = "request-ended.v1"
@@ -399,6 +345,8 @@ class RequestEnded:
     body_digest: str
     output_digest: str | None
     metadata: Pairs
+    cost: int
+    retry_after_ms: int | None
     keep_until_us: int
 
 
@@ -409,6 +357,8 @@ Decision = (
     | CancelIgnored
     | MessageDeadLettered
     | QueueBlocked
+    | TenantHeld
+    | RoomKept
     | RequestDispatched
     | ReservationGrown
     | AttemptLost

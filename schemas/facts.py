@@ -181,11 +181,8 @@ class ReplicaReady:
 class ReplicaHeartbeat:
     """A replica lives. Counts are its own, for people; the ledger's are the truth.
 
-    Attributes:
-        read: the highest dispatch number that it has read of those to this life of it.
-        held: the numbers of those that it has and has not reported the end of, ascending. What
-            was dispatched up to `read` and is neither held nor reported never reached its engine.
-            None from a worker that does not tell.
+    `read` is the last dispatch number that it has read, `held` are those of the work that it has:
+    what is up to `read`, not held and not reported, never reached it. None if it does not tell.
     """
 
     kind: Literal["replica-heartbeat.v1"] = "replica-heartbeat.v1"
@@ -266,7 +263,7 @@ class WorkProgressed:
 
 @message
 class WorkBlocks:
-    """An attempt that will soon have filled the KV blocks that it has."""
+    """An attempt that has filled its KV blocks, or nearly."""
 
     id: str
     attempt: Number
@@ -276,10 +273,7 @@ class WorkBlocks:
 
 @message
 class WorkGrows:
-    """Requests need more KV blocks than are reserved for them, or will within one block.
-
-    A worker takes none by itself: a request whose blocks are full pauses until it is given more.
-    """
+    """Requests need more KV blocks, now or within one; one whose blocks are full pauses."""
 
     kind: Literal["work-grows.v1"] = "work-grows.v1"
     at_us: int = 0
@@ -366,10 +360,7 @@ class WorkDeparture:
 
 @message
 class WorkLeft:
-    """Requests left the batch at an iteration boundary; their blocks are free.
-
-    `offset` is where the outputs so far lie; the worker leaves it at -1.
-    """
+    """Requests left the batch at an iteration boundary; `offset` as in work-finished."""
 
     kind: Literal["work-left.v1"] = "work-left.v1"
     at_us: int = 0

@@ -10,10 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from schemas import policy_fair as fair
 from schemas import policy_offline as offline
+from schemas import policy_room as keys
 from schemas.ids import ModelName, TenantName
 from schemas.message import message
-from schemas.tunable import PER_MODEL, PER_TENANT, PER_TIER, tunable
+from schemas.tunable import PER_ACCOUNT, PER_MODEL, PER_TENANT, PER_TIER, tunable
 
 Tier = Literal["realtime", "critical", "normal", "batch"]
 # Highest first; the index is the rank.
@@ -23,6 +25,8 @@ DAY_MS = 86_400_000
 # The recorder keeps a version in 32 bits.
 VERSION_MAX = 2**31 - 1
 PositiveMs = Annotated[int, Field(ge=1, le=DAY_MS)]
+# None is no quota.
+Quota = Annotated[int, Field(ge=1)] | None
 _OWN = "Headway's own choice"
 
 
@@ -100,6 +104,30 @@ class Policy:
             le=DAY_MS,
         ),
     ] = 5_000
+    starved_share_pct: Annotated[
+        int,
+        tunable(
+            "Of the dispatches of a model, the share that requests past their starvation cap get"
+            " while requests of a higher tier wait too; 100 lets them all go first.",
+            unit="%",
+            origin="so that a flood of low-tier work cannot stop the tiers above it",
+            scope=PER_MODEL,
+            ge=1,
+            le=100,
+        ),
+    ] = 25
+    room_kept_after_pct: Annotated[
+        int,
+        tunable(
+            "How much of its starvation cap the next request waits for KV before room is kept for"
+            " it: from then on nothing else goes to the replica that is to have it.",
+            unit="%",
+            origin="half the cap is left for what runs there to end",
+            scope=PER_TIER,
+            ge=0,
+            le=100,
+        ),
+    ] = 50
     default_tier: Annotated[
         Tier, tunable("The tier of a request that names none.", unit="", origin=_OWN)
     ] = "normal"
@@ -137,106 +165,100 @@ class Policy:
     ] = 50_000
 
     # Preemption
-    preemptible: Annotated[
-        bool,
-        tunable(
-            "Whether a running request may be asked to leave, for one of a higher tier or when KV"
-            " runs out; it is marked when it is accepted.",
-            unit="",
-            origin=_OWN,
-            scope=PER_TENANT,
-        ),
-    ] = True
-    preemptions_max: Annotated[
-        int,
-        tunable(
-            "How often one request may be asked to leave before it stays to its end.",
-            unit="times",
-            origin=_OWN,
-            scope=PER_TENANT,
-            ge=0,
-            le=1_000,
-        ),
-    ] = 3
+    preemptible: keys.Preemptible = True
+    preemptions_max: keys.PreemptionsMax = 3
 
     # KV reservation
-    reservation: Annotated[
-        Literal["full", "quantile"],
+    reservation: keys.ReservationForm = "full"
+    reservation_quantile_pct: keys.ReservationQuantilePct = 90
+    reservation_margin_pct: keys.ReservationMarginPct = 10
+    reservation_growth_blocks: keys.ReservationGrowthBlocks = 4
+    reservation_samples_min: keys.ReservationSamplesMin = 50
+    reservation_samples_max: keys.ReservationSamplesMax = 2_000
+    reservation_tenants_max: keys.ReservationTenantsMax = 256
+
+    # How tenants share a tier, and what each may have
+    fair_weight: fair.FairWeight = 1
+    fair_quantum: fair.FairQuantum = 64
+    fair_prompt_token_cost: fair.FairPromptTokenCost = 1
+    fair_output_token_cost: fair.FairOutputTokenCost = 4
+    quota_queued_requests: Annotated[
+        Quota,
         tunable(
-            "What a request gets when it starts: KV for its prompt and all the output it may have,"
-            " or for the output that is likely; then it is given more as it grows, and the"
-            " youngest of the lowest tier leaves when none is left.",
+            "Waiting requests of a tenant, per model, beyond which its arrivals are rejected.",
+            unit="requests",
+            origin=_OWN,
+            scope=PER_ACCOUNT,
+        ),
+    ] = None
+    quota_queued_tokens: Annotated[
+        Quota,
+        tunable(
+            "Prompt and output tokens that a tenant's waiting requests may ask for, per model.",
+            unit="tokens",
+            origin=_OWN,
+            scope=PER_ACCOUNT,
+        ),
+    ] = None
+    quota_running_requests: Annotated[
+        Quota,
+        tunable(
+            "Requests of a tenant, per model, that run at once; the others wait.",
+            unit="requests",
+            origin=_OWN,
+            scope=PER_ACCOUNT,
+        ),
+    ] = None
+    quota_tokens_per_minute: Annotated[
+        Quota,
+        tunable(
+            "Prompt and output tokens that a tenant may use in a minute, per model.",
+            unit="tokens/min",
+            origin=_OWN,
+            scope=PER_ACCOUNT,
+        ),
+    ] = None
+    refusal_backoff_ms: Annotated[
+        tuple[PositiveMs, ...],
+        tunable(
+            "When a refused tenant is told to come back, after its first, second, … refusal in a"
+            " row; the last one repeats.",
+            unit="ms",
+            origin=_OWN,
+            min_length=1,
+            max_length=100,
+        ),
+    ] = (100, 200, 400)
+    idle_tenants_max: Annotated[
+        int,
+        tunable(
+            "Tenants of a model without a request that are remembered; the longest idle go first.",
+            unit="tenants",
+            origin="about 5 MB of memory per model",
+            ge=0,
+        ),
+    ] = 10_000
+    refuse_hopeless: Annotated[
+        bool,
+        tunable(
+            "Whether a request is refused at the door when, by measured service times, it could"
+            " not start before its deadline.",
             unit="",
             origin=_OWN,
             scope=PER_TENANT,
         ),
-    ] = "full"
-    reservation_quantile_pct: Annotated[
+    ] = False
+    service_samples_min: Annotated[
         int,
         tunable(
-            "The share of outputs that a quantile reservation is meant to hold.",
-            unit="%",
+            "Dispatches out of a backlog that must have been timed before a deadline is hopeless.",
+            unit="dispatches",
             origin=_OWN,
-            scope=PER_TENANT,
-            ge=1,
-            le=100,
-        ),
-    ] = 90
-    reservation_margin_pct: Annotated[
-        int,
-        tunable(
-            "What a quantile reservation adds to the length that was seen.",
-            unit="%",
-            origin=_OWN,
-            scope=PER_TENANT,
-            ge=0,
-            le=1_000,
-        ),
-    ] = 10
-    reservation_growth_blocks: Annotated[
-        int,
-        tunable(
-            "KV blocks that a request is given at a time when it outgrows its reservation.",
-            unit="blocks",
-            origin=_OWN,
-            scope=PER_TENANT,
-            ge=1,
-            le=65_536,
-        ),
-    ] = 4
-    reservation_samples_min: Annotated[
-        int,
-        tunable(
-            "Outputs that must have been seen before a quantile is trusted; below it, a tenant's"
-            " are taken for those of its model, and below it there, all is reserved.",
-            unit="outputs",
-            origin=_OWN,
-            scope=PER_TENANT,
+            scope=PER_MODEL,
             ge=1,
             le=1_000_000,
         ),
-    ] = 50
-    reservation_samples_max: Annotated[
-        int,
-        tunable(
-            "Outputs that are remembered per tenant and per model: at so many, older ones count"
-            " half.",
-            unit="outputs",
-            origin=_OWN,
-            ge=2,
-            le=10_000_000,
-        ),
-    ] = 2_000
-    reservation_tenants_max: Annotated[
-        int,
-        tunable(
-            "Tenants of one model whose outputs are remembered apart; the longest silent go first.",
-            unit="tenants",
-            origin="about 1.5 kB of memory each",
-            ge=1,
-            le=100_000,
-        ),
-    ] = 256
+    ] = 16
 
     # The same request again, and lost attempts
     dedupe_window_ms: Annotated[
@@ -264,12 +286,12 @@ class Policy:
         tunable(
             "Runs of one request, the first included, before it fails.",
             unit="attempts",
-            origin=_OWN,
+            origin="a first run and one after each of the three pauses of retry_backoff_ms",
             scope=PER_TENANT,
             ge=1,
             le=100,
         ),
-    ] = 3
+    ] = 4
     retry_backoff_ms: Annotated[
         tuple[PositiveMs, ...],
         tunable(
@@ -290,6 +312,16 @@ class Policy:
             le=DAY_MS,
         ),
     ] = 3_000
+    cold_start_max_ms: Annotated[
+        int,
+        tunable(
+            "How long a replica may load its model before nobody counts on it any more.",
+            unit="ms",
+            origin="twice a slow cold start of 5 minutes",
+            ge=1,
+            le=DAY_MS,
+        ),
+    ] = 600_000
 
     # Offline jobs beside online work; see schemas/policy_offline.
     offline_idle_ms: offline.OfflineIdleMs = 500

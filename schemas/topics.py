@@ -192,8 +192,8 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         RESULTS,
-        "exactly one outcome per request",
-        ("result.v1",),
+        "exactly one outcome per request, and the answers to resends",
+        ("result.v1", "resend-answer.v1"),
         ("cell",),
         ("producers", "gateway", "recorder"),
         "request id",

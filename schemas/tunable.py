@@ -14,6 +14,8 @@ NOWHERE_ELSE: tuple[Scope, ...] = ()
 PER_MODEL: tuple[Scope, ...] = ("model",)
 PER_TIER: tuple[Scope, ...] = ("model", "tier")
 PER_TENANT: tuple[Scope, ...] = ("model", "tier", "tenant")
+# Of what is counted for a tenant over all its tiers.
+PER_ACCOUNT: tuple[Scope, ...] = ("model", "tenant")
 
 
 def tunable(

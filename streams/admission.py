@@ -57,11 +57,13 @@ class Edge:
 
     Attributes:
         profiles: of the models, as the core knows them; the owner keeps it up to date.
+        ahead_us: how far the ledger's clock is ahead of the broker's stamps; the owner's to keep.
         policy: in force once all that was read so far is on the ledger.
     """
 
     def __init__(self, cells: int, counter_of: Callable[[Profile], CountTokens]) -> None:
         self.profiles: dict[str, Profile] = {}
+        self.ahead_us = 0
         self.policy = Policy()
         self._cells = cells
         self._counter_of = counter_of
@@ -87,7 +89,7 @@ class Edge:
 
     def _request(self, record: Record, at_us: int) -> tuple[Fact, InferenceRequest | None]:
         raw = record.value
-        routed_by, arrived_us = self._sent_on(record) or (None, _stamp_us(record, at_us))
+        routed_by, arrived_us = self._sent_on(record) or (None, self._stamp_us(record, at_us))
         arrived_us = min(arrived_us, at_us)
         asked = read_request(raw)
         if isinstance(asked, Unreadable):
@@ -149,6 +151,15 @@ class Edge:
         if routed_by is None or routed_by[0] >= self._cells or routed_by[0] == record.partition:
             return None
         return routed_by, first_us
+
+    def _stamp_us(self, record: Record, at_us: int) -> int:
+        """Return the broker's stamp by the ledger's clock, never later than `at_us`.
+
+        A stamp that the producer made (the topic is not set to LogAppendTime) is not trusted.
+        """
+        if record.timestamp_type == CREATE_TIME:
+            return at_us
+        return min(record.timestamp * 1000 + self.ahead_us, at_us)
 
     def _count(self, asked: InferenceRequest) -> int:
         profile = self.profiles.get(asked.model)
@@ -236,11 +247,3 @@ def unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:
         reason=reason,
         body_bytes=len(raw_value(record) or b""),
     )
-
-
-def _stamp_us(record: Record, at_us: int) -> int:
-    """Return the broker's stamp, never later than `at_us`.
-
-    A stamp that the producer made (the topic is not set to LogAppendTime) is not trusted.
-    """
-    return at_us if record.timestamp_type == CREATE_TIME else min(record.timestamp * 1000, at_us)

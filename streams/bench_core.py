@@ -1,9 +1,10 @@
 """Measures the request-level core: facts per second at a constant depth. No bus, no files.
 
-The mix of facts is that of a real run: arrivals of four tiers and eight tenants, some with
-deadlines; started, progress and finish reports of several requests each; heartbeats and ticks. A
-warm-up run over the same core makes the facts, because a report names what was dispatched; then
-the facts alone are stepped again from a copy of the warm state, all their decisions in the time.
+The mix of facts is that of a real run: arrivals of four tiers and many tenants, each with a queue
+of its own per model, some with deadlines; started, progress and finish reports of several requests
+each; heartbeats and ticks. A warm-up run over the same core makes the facts, because a report names
+what was dispatched; then the facts alone are stepped again from a copy of the warm state, all their
+decisions in the time.
 """
 
 import gc
@@ -21,10 +22,10 @@ from services.scheduler.snapshot import encode_pieces, freeze, thaw
 from services.scheduler.state import State
 from services.scheduler.step import governing, step
 
-_MODELS = 4
+# By depth: models, and tenants of each; a tenant's requests are of one tier, so a queue for each.
+_QUEUES = {1_000: (5, 10), 10_000: (10, 50)}
 _SLOTS = 2
 _BATCH = 32
-_TENANTS = 8
 _PER_REPORT = 4
 _KV_BLOCKS = 2048
 _BLOCK_TOKENS = 16
@@ -35,20 +36,25 @@ _SHARE_WITH_DEADLINE = 0.1
 
 
 def core_figures() -> list[Figure]:
-    """Return core.facts_per_s at 1,000 and at 10,000 waiting requests, the best of three rounds.
+    """Return core.facts_per_s at 1,000 waiting in 50 queues and 10,000 in 500, the best of three.
 
     The time is that of the processor, which for one thread without I/O is the time of one core, and
     the best is reported: machines are shared, and what others do only ever adds to it.
     """
     return [
         Figure(f"core.facts_per_s.waiting_{depth}", round(facts_per_s(depth)), "facts/s")
-        for depth in (1_000, 10_000)
+        for depth in _QUEUES
     ]
 
 
-def facts_per_s(depth: int, *, models: int = _MODELS, facts_count: int = _FACTS) -> float:
-    """Return the facts a second that the core steps with `depth` requests waiting."""
-    run = Traffic(depth, models=models)
+def facts_per_s(depth: int, *, facts_count: int = _FACTS) -> float:
+    """Return the facts a second that the core steps with `depth` requests waiting.
+
+    Raises:
+        KeyError: for that depth the number of queues is not laid down.
+    """
+    models, tenants = _QUEUES[depth]
+    run = Traffic(depth, models=models, tenants=tenants)
     warm = b"".join(encode_pieces(freeze(run.state)))
     facts = run.facts(facts_count)
     best_s = float("inf")
@@ -63,13 +69,14 @@ def facts_per_s(depth: int, *, models: int = _MODELS, facts_count: int = _FACTS)
 
 
 class Traffic:
-    """A seeded stream of facts that keeps `depth` requests waiting over `models` models."""
+    """A seeded stream of facts that keeps `depth` requests waiting over models × tenants queues."""
 
-    def __init__(self, depth: int, *, models: int = _MODELS) -> None:
+    def __init__(self, depth: int, *, models: int, tenants: int) -> None:
         self.state = State()
         self._random = random.Random(depth)  # noqa: S311 - a repeatable load, not a secret
         self._now_us = 1_000_000
         self._next_id = 0
+        self._tenants = tenants
         self._recorded: list[Fact] = []
         self._names = [f"model-{number}" for number in range(models)]
         # What each replica runs, oldest first, as (id, attempt).
@@ -124,13 +131,14 @@ class Traffic:
         number, self._next_id = self._next_id, self._next_id + 1
         draw = self._random
         at_us = self._later_us()
+        tenant = draw.randrange(self._tenants)
         self._tell(
             f.RequestArrived(
                 at_us=at_us,
                 id=f"request-{number}",
                 model=model,
-                tenant=f"tenant-{draw.randrange(_TENANTS)}",
-                tier=draw.choice(TIERS),
+                tenant=f"tenant-{tenant}",
+                tier=TIERS[tenant % len(TIERS)],
                 arrived_us=at_us - draw.randrange(1000),
                 offset=number,
                 prompt_tokens=draw.randrange(16, 600),

@@ -99,7 +99,7 @@ class Ledger:
         self.position = Position()
         self.offset = 0
         policy = Policy(name="bench", replica_lost_ms=86_400_000)
-        self._traffic = Traffic(_WAITING)
+        self._traffic = Traffic(_WAITING, models=4, tenants=8)
         # The traffic's own first facts are behind it, so the ledger begins from its state.
         self.state = thaw(b"".join(encode_pieces(freeze(self._traffic.state))))
         self._head: list[Fact] = [

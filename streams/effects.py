@@ -80,9 +80,10 @@ class Effect:
 # Decisions that the world sees nothing of, but in the ledger.
 SILENT = (
     d.RequestQueued,
-    d.DuplicateIgnored,
     d.CancelIgnored,
     d.QueueBlocked,
+    d.TenantHeld,
+    d.RoomKept,
     d.AttemptLost,
     d.RequestReturned,
     d.RequestPreempted,
@@ -122,11 +123,11 @@ async def _messages(
         passed = f"{decision.incarnation} {decision.number}".encode()
         extra = [(messages.HEADER_DISPATCH, passed)]
         return [(work_topic(decision.model), decision.slot, decision.id, work, extra)]
-    if isinstance(decision, d.RequestEnded):
-        result = await _result(entry, decision, sources)
-        return [(RESULTS, entry.cell, decision.id, result, [])]
+    if isinstance(decision, d.RequestEnded | d.DuplicateIgnored):
+        told = await _told(entry, decision, sources)
+        return [(RESULTS, entry.cell, decision.id, told, [])]
     if isinstance(decision, d.LeaveAsked | d.ReservationGrown | d.ReplicaTurnedAway):
-        key, message = _told(decision)
+        key, message = _to_worker(decision)
         return [(work_topic(decision.model), decision.slot, key, encode(message), [])]
     if isinstance(decision, d.RequestRouted):
         return await _routed(entry.cell, decision, sources, cells)
@@ -149,7 +150,7 @@ async def _of_job(entry: Entry, decision: b.JobDecision, sources: Sources) -> li
     return told
 
 
-def _told(
+def _to_worker(
     decision: d.LeaveAsked | d.ReservationGrown | d.ReplicaTurnedAway,
 ) -> tuple[str, messages.WorkLeave | messages.WorkGrant | messages.WorkerNotice]:
     """Return what a worker is told besides work, and under which key."""
@@ -216,12 +217,48 @@ async def _kept_tokens(decision: d.RequestDispatched, sources: Sources) -> tuple
     return found.tokens
 
 
+async def _text(request_id: str, offset: int, sources: Sources) -> str | None:
+    if offset < 0:
+        return None
+    outputs = await sources.outputs(offset)
+    output = outputs.get(request_id) if outputs is not None else None
+    return None if output is None else output.text
+
+
+async def _told(
+    entry: Entry, decision: d.RequestEnded | d.DuplicateIgnored, sources: Sources
+) -> bytes:
+    if isinstance(decision, d.RequestEnded):
+        return await _result(entry, decision, sources)
+    return await _answer(entry, decision, sources)
+
+
+async def _answer(entry: Entry, decision: d.DuplicateIgnored, sources: Sources) -> bytes:
+    match decision.answer:
+        case "attached":
+            detail = f"it is known and {decision.stage}; its outcome will come once"
+        case "recalled":
+            detail = f"it has ended as {decision.outcome} ({decision.reason}); nothing ran again"
+        case "refused":
+            detail = "another request has this id already; send this one under an id of its own"
+    answer = messages.ResendAnswer(
+        id=decision.id,
+        model=decision.model,
+        request_offset=decision.offset,
+        answer=decision.answer,
+        outcome=decision.outcome,
+        reason=decision.reason,
+        ended_us=decision.ended_us,
+        detail=detail,
+        text=await _text(decision.id, decision.output_offset, sources),
+        cell=entry.cell,
+        seq=entry.seq,
+    )
+    return encode(answer)
+
+
 async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> bytes:
-    text = None
-    if decision.output_offset >= 0:
-        outputs = await sources.outputs(decision.output_offset)
-        output = outputs.get(decision.id) if outputs is not None else None
-        text = output.text if output is not None else None
+    text = await _text(decision.id, decision.output_offset, sources)
     result = messages.Result(
         id=decision.id,
         model=decision.model,
@@ -240,6 +277,7 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
         ttft_us=decision.ttft_us,
         e2e_us=decision.e2e_us,
         metadata=dict(decision.metadata),
+        retry_after_ms=decision.retry_after_ms,
         cell=entry.cell,
         seq=entry.seq,
         policy_version=entry.policy_version,

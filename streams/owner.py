@@ -36,6 +36,7 @@ from schemas.topics import LEDGER, REQUESTS
 from services import bus
 from services.scheduler.step import governing, next_due_us, step
 from streams.admission import CountTokens, Edge, Read, unreadable
+from streams.clock import LedgerClock
 from streams.effects import Effect, effects_of
 from streams.fence import only_strangers_before, only_strangers_until
 from streams.inputs import Inputs
@@ -101,6 +102,7 @@ class Owner:
         self._inputs = Inputs(bootstrap, cell)
         self._work_topics = WorkTopics(bootstrap, cell, self._publisher)
         self._append_began_s = 0.0
+        self._clock = LedgerClock()
 
     def stop(self) -> None:
         """Ask the owner to end after the batch in hand."""
@@ -173,6 +175,7 @@ class Owner:
 
     def _adopt(self, recovered: Recovered) -> None:
         self._state = recovered.state
+        self._clock.go_on_from(self._state.now_us)
         self._shell = recovered.shell
         self._snapshots.adopt(recovered.pointers)
         self._edge.policy = self._state.policy
@@ -386,5 +389,7 @@ class Owner:
         return [effect for effect in effects if self._work_topics.has_reader(effect)]
 
     def _now_us(self) -> int:
-        """The one reading of the clock: µs since the epoch. The core never lets it go back."""
-        return time.time_ns() // 1000
+        """The one reading of the clock. The broker's stamps are as far behind as the wall clock."""
+        now_us = self._clock.now_us()
+        self._edge.ahead_us = self._clock.ahead_us
+        return now_us

@@ -26,6 +26,7 @@ from streams.story_parts import (
     counted,
     numbers,
 )
+from streams.story_waits import as_recorded
 
 __all__ = ["Event", "Present", "Segment", "Stage", "Story", "tell"]
 
@@ -219,7 +220,7 @@ class _Teller:
         story.stage = "running"
         story.attempts = decision.attempt
         story.replica = replica_name(decision.model, decision.slot)
-        self._check(decision.wait_us)
+        self._check(decision.wait_us, decision.waits)
         self._usage = None
         self._tokens, self._started_event = 0, None
         what, detail = words.dispatch_words(decision)
@@ -273,7 +274,7 @@ class _Teller:
             decision.detail,
         )
         story.usage, story.ttft_us = decision.usage, decision.ttft_us
-        self._check(decision.wait_us)
+        self._check(decision.wait_us, decision.waits)
         self._event(now_us, decision.outcome, decision.detail)
 
     # Segments
@@ -350,7 +351,7 @@ class _Teller:
             )
         self._since_us = to_us
 
-    def _check(self, recorded_wait_us: int) -> None:
+    def _check(self, recorded_wait_us: int, waits: d.Waits) -> None:
         known = sum(
             segment.us
             for segment in self._story.segments
@@ -358,6 +359,7 @@ class _Teller:
         )
         self._story.recorded_wait_us = recorded_wait_us
         self._story.unexplained_us = recorded_wait_us - known
+        self._story.segments = as_recorded(self._story.segments, waits)
 
     def _count_passed_over(self, decision: d.RequestDispatched) -> None:
         if any(one.id == self._id for one in decision.passed_over):

@@ -5,14 +5,9 @@ May touch decisions and the parts of a story. Must not decide anything or look a
 
 from dataclasses import replace
 
-from schemas.decisions import (
-    LeaveAsked,
-    Preemption,
-    RequestDispatched,
-    RequestPreempted,
-    ReservationGrown,
-)
+from schemas.decisions import RequestDispatched
 from schemas.ids import replica_name
+from schemas.room import LeaveAsked, Preemption, RequestPreempted, ReservationGrown
 from streams.story_parts import Event, counted
 
 

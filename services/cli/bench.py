@@ -43,8 +43,10 @@ class Asked:
 
 
 ASKED: dict[str, Asked] = {
-    "core.facts_per_s.waiting_1000": Asked(at_least=50_000),
-    "core.facts_per_s.waiting_10000": Asked(at_least=25_000),
+    "core.facts_per_s.waiting_1000": Asked(at_least=100_000),
+    "core.facts_per_s.waiting_10000": Asked(at_least=50_000),
+    "fairness.light_wait_p95_ratio": Asked(at_most=1.5),
+    "fairness.share_error": Asked(at_most=0.02),
     "bus.dispatch_p50_ms.rate_1000": Asked(at_most=5),
     "bus.dispatch_p99_ms.rate_1000": Asked(at_most=25),
     "bus.sustained_req_per_s": Asked(at_least=4_000),
@@ -77,6 +79,13 @@ def _core(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every mea
     from streams.bench_core import core_figures  # noqa: PLC0415 - a group loads only what it runs
 
     return core_figures()
+
+
+def _fairness(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
+    del quick
+    from streams.bench_fairness import fairness_figures  # noqa: PLC0415 - as above
+
+    return fairness_figures()
 
 
 def _worker(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
@@ -133,6 +142,7 @@ GROUPS: dict[str, tuple[Measure, str]] = {
         "KV reservation by quantile over that in full, on the traces that HEADWAY_TRACES names",
     ),
     "continuous": (_continuous, "continuous over static batching, by the simulated engine"),
+    "fairness": (_fairness, "how two tenants share a replica, one with ten times the load"),
     "replay": (_replay, "replay of a ledger, and recovery of a long one"),
     "recorder": (_recorder, "the recorder's insertion"),
     "bus": (_bus, "the whole loop over a real broker; recorder lag and memory come with it"),

@@ -3,7 +3,6 @@
 import json
 import secrets
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from schemas.policy import TIERS
 from schemas.profile import SMOLLM2_135M
 from schemas.requests import Cancel, InferenceRequest
 from services.cli import _endpoints, _output
-from services.gateway.client import Client
-from streams.policies import read_standing
+from services.gateway.client import Client, IdTakenError
 
 WAIT_S = 300.0
 
@@ -184,22 +182,23 @@ async def _outcome(
     look_back: bool,
     show_piece: Callable[[TokenPiece], None] | None,
 ) -> tuple[Result, bool]:
-    """Return the outcome, and whether its text was shown piece by piece already."""
+    """Return the outcome, and whether its text was shown piece by piece already.
+
+    Of an id that has ended it is the recorded one.
+
+    Raises:
+        click.ClickException: the id belongs to another request.
+    """
     async with Client(bootstrap) as client:
-        if look_back:
-            # A resend of an id that has ended is ignored, so its outcome would never come again.
-            active = (await read_standing(bootstrap)).history.active.policy
-            since_ms = time.time_ns() // 1_000_000 - active.dedupe_window_ms
-            before = await client.past_outcome(request.id, request.model, since_ms)
-            if before is not None:
-                click.echo(f"{request.id} has ended already; this is its outcome", err=True)
-                return before, False
-        if show_piece is None:
-            return await client.run(request, timeout_s), False
-        async for piece in client.follow(request, timeout_s, late=look_back):
-            if isinstance(piece, Result):
-                return piece, True
-            show_piece(piece)
+        try:
+            if show_piece is None:
+                return await client.run(request, timeout_s), False
+            async for piece in client.follow(request, timeout_s, late=look_back):
+                if isinstance(piece, Result):
+                    return piece, True
+                show_piece(piece)
+        except IdTakenError as error:
+            raise click.ClickException(str(error)) from error
     raise AssertionError("a followed request ends with its outcome")
 
 
@@ -223,8 +222,11 @@ def _show(result: Result, *, streamed: bool, as_json: bool) -> None:
     if not as_json:
         _output.progress_console().print(Text(_summary(result), style="dim"), soft_wrap=True)
     if result.outcome != "completed":
+        again = ""
+        if result.retry_after_ms is not None:
+            again = f"; send it again in {result.retry_after_ms} ms"
         raise click.ClickException(
-            f"{result.id} ended as {result.outcome} ({result.reason}): {result.detail}"
+            f"{result.id} ended as {result.outcome} ({result.reason}): {result.detail}{again}"
         )
 
 

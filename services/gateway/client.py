@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 from pydantic_core import to_json
 
-from schemas.bus import Result, TokenPiece, Tokens
-from schemas.codec import CodecError, decode
+from schemas.bus import ResendAnswer, Result, TokenPiece, Tokens
+from schemas.codec import BusMessage, CodecError, decode
 from schemas.ids import cell_of
 from schemas.requests import Cancel, InferenceRequest
 from schemas.topics import REQUESTS, RESULTS, TOKENS
@@ -32,8 +32,16 @@ SEND_RETRY_S = 0.2
 log = logging.getLogger(__name__)
 
 
+# How far before the recorded end of a request its outcome is looked for.
+RECALL_MARGIN_MS = 60_000
+
+
 class NoOutcomeError(RuntimeError):
     """The outcome did not come in time; the sentence says what is known."""
+
+
+class IdTakenError(RuntimeError):
+    """Another request has the id already; nothing ran."""
 
 
 class Client:
@@ -48,6 +56,11 @@ class Client:
         self._producer: AIOKafkaProducer | None = None
         self._producer_lock = asyncio.Lock()
         self._waiting: dict[str, asyncio.Future[Result]] = {}
+        # Where in headway.requests each of them was written; the answers that came before that was
+        # known; and the outcomes that are being looked up.
+        self._written: dict[str, int] = {}
+        self._refused: dict[str, list[ResendAnswer]] = {}
+        self._recalls: set[asyncio.Task[None]] = set()
         self._followed: dict[str, asyncio.Queue[TokenPiece]] = {}
         self._tokens: Tail | None = None
         self._tokens_lock = asyncio.Lock()
@@ -77,8 +90,8 @@ class Client:
             await self._tokens.stop()
         if self._producer is not None:
             await bus.stop_client(self._producer)
-        for future in self._waiting.values():
-            future.cancel()
+        for pending in (*self._waiting.values(), *self._recalls):
+            pending.cancel()
 
     # Requests
 
@@ -89,6 +102,7 @@ class Client:
             ValueError: this client waits for a request of that id already.
             bus.BusError: the broker did not take it.
             NoOutcomeError: no outcome within `timeout_s`.
+            IdTakenError: the id belongs to a request with another body.
         """
         await self.submit(request)
         return await self.outcome(request.id, timeout_s)
@@ -105,10 +119,13 @@ class Client:
         self._waiting[request.id] = asyncio.get_running_loop().create_future()
         try:
             value = request.model_dump_json(exclude_none=True).encode()
-            await self._send(request.model, value, cell_of(request.model, self.cells))
+            cell = cell_of(request.model, self.cells)
+            _, self._written[request.id] = await self._send(request.model, value, cell)
         except BaseException:
-            self._waiting.pop(request.id, None)
+            self._forget(request.id)
             raise
+        for answer in self._refused.pop(request.id, ()):
+            self._on_answer(answer)
         return request.id
 
     async def outcome(self, request_id: str, timeout_s: float | None = None) -> Result:
@@ -124,7 +141,7 @@ class Client:
             result = await self._results.wait(future, timeout_s)
         except TimeoutError as error:
             raise NoOutcomeError(self._no_outcome(request_id, timeout_s)) from error
-        self._waiting.pop(request_id, None)
+        self._forget(request_id)
         return result
 
     async def follow(
@@ -161,7 +178,7 @@ class Client:
             yield result
         finally:
             self._followed.pop(request.id, None)
-            self._waiting.pop(request.id, None)
+            self._forget(request.id)
 
     async def cancel(self, request_id: str, model: str | None = None) -> tuple[int, int]:
         """Ask for a request to end; return the partition and offset of the cancel.
@@ -188,18 +205,66 @@ class Client:
             found: Result | None = None
             async for record in bus.read_range(consumer, partition, start, end):
                 if record.key == request_id.encode():
-                    found = _result(record) or found
+                    message = _message(record)
+                    found = message if isinstance(message, Result) else found
             return found
 
     # Inside
+
+    def _forget(self, request_id: str) -> None:
+        self._waiting.pop(request_id, None)
+        self._written.pop(request_id, None)
+        self._refused.pop(request_id, None)
 
     def _on_result(self, record: bus.Record) -> None:
         future = self._waiting.get((record.key or b"").decode(errors="replace"))
         if future is None or future.done():
             return
-        result = _result(record)
-        if result is not None:
-            future.set_result(result)
+        message = _message(record)
+        if isinstance(message, Result):
+            future.set_result(message)
+        elif isinstance(message, ResendAnswer):
+            self._on_answer(message)
+
+    def _on_answer(self, answer: ResendAnswer) -> None:
+        """Take in what became of a request of an id that was known already.
+
+        That another client's request was refused says nothing of this one's.
+        """
+        future = self._waiting.get(answer.id)
+        if future is None or future.done():
+            return
+        if answer.answer == "recalled":
+            task = asyncio.create_task(self._recall(answer, future))
+            self._recalls.add(task)
+            task.add_done_callback(self._recalls.discard)
+        elif answer.answer == "refused":
+            written = self._written.get(answer.id)
+            if written is None:
+                self._refused.setdefault(answer.id, []).append(answer)
+            elif written == answer.request_offset:
+                future.set_exception(IdTakenError(f"{answer.id}: {answer.detail}"))
+
+    async def _recall(self, answer: ResendAnswer, future: "asyncio.Future[Result]") -> None:
+        """Give the waiter the outcome that is on record."""
+        since_ms = max(0, (answer.ended_us or 0) // 1000 - RECALL_MARGIN_MS)
+        try:
+            found = await self.past_outcome(answer.id, answer.model, since_ms)
+        except bus.BusError as error:
+            if not future.done():
+                future.set_exception(error)
+            return
+        if future.done():
+            return
+        if found is not None:
+            future.set_result(found)
+            return
+        future.set_exception(
+            NoOutcomeError(
+                f"{answer.id} has ended before as {answer.outcome} ({answer.reason}), but its"
+                f" outcome is no longer on {RESULTS}"
+            )
+        )
 
     def _on_tokens(self, record: bus.Record) -> None:
         if not self._followed or record.value is None:
@@ -304,13 +369,12 @@ class Client:
         )
 
 
-def _result(record: bus.Record) -> Result | None:
+def _message(record: bus.Record) -> BusMessage | None:
     try:
-        message = decode(record.value)
+        return decode(record.value)
     except CodecError as error:
         log.warning("a record of %s is skipped: %s", RESULTS, error)
         return None
-    return message if isinstance(message, Result) else None
 
 
 async def _range_since(

@@ -197,6 +197,7 @@ def _queued(number: int) -> RequestQueued:
         deadline_us=None,
         ahead=number % 5,
         preemptible=True,
+        quota_us=0,
     )
 
 
@@ -215,6 +216,10 @@ def _dispatched(number: int) -> RequestDispatched:
         wait_us=1200,
         waits=(("transit", 500), ("slots", 700)),
         passed_over=(),
+        starved=False,
+        cost=1,
+        weight=1,
+        quantum=1,
         offset=number,
         max_output_tokens=64,
         prompt_tokens=30,
@@ -253,6 +258,8 @@ def _ended(number: int, at_us: int) -> RequestEnded:
         body_digest="13922e574cb9f1a8",
         output_digest="13922e574cb9f1a8",
         metadata=(),
+        cost=0,
+        retry_after_ms=None,
         keep_until_us=at_us + 600_000_000,
     )
 
@@ -276,6 +283,7 @@ def _result(number: int, seq: int) -> Result:
         ttft_us=4700,
         e2e_us=9500,
         metadata={},
+        retry_after_ms=None,
         cell=0,
         seq=seq,
         policy_version=1,

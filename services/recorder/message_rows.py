@@ -6,7 +6,7 @@ form its writer chose.
 
 from dataclasses import dataclass, field
 
-from schemas.bus import DeadLetter, DepthSignal, DeviceSample, Result, dead_letter
+from schemas.bus import DeadLetter, DepthSignal, DeviceSample, ResendAnswer, Result, dead_letter
 from schemas.codec import BusMessage, CodecError, decode, encode
 from schemas.ids import Source
 from schemas.topics import DEAD_LETTER, RESULTS, SIGNALS, TELEMETRY
@@ -66,6 +66,8 @@ class MessageRows:
             if topic != DEAD_LETTER:
                 return str(error)
             message = encode(dead_letter(place, value, str(error)))
+        if message is None:
+            return None
         self.topic.append(topic.encode())
         self.partition.append(partition)
         self.offset.append(offset)
@@ -74,8 +76,15 @@ class MessageRows:
         return None
 
 
-def _checked(topic: str, value: bytes | None) -> bytes:
+def _checked(topic: str, value: bytes | None) -> bytes | None:
+    """Return the message's row, or None for an answer to a resend: the ledger's entry tells it.
+
+    Raises:
+        CodecError: the topic does not carry such a message.
+    """
     message = decode(value)
+    if topic == RESULTS and isinstance(message, ResendAnswer):
+        return None
     if not isinstance(message, _TYPES[topic]):
         raise CodecError(f"{topic} does not carry {message.kind} messages")
     _check_range(message)

@@ -13,7 +13,7 @@ from schemas.batch_facts import JobControlAsked, JobItemsArrived, JobSubmitted
 from schemas.decisions import Decision
 from schemas.ids import cell_of
 from schemas.policy import Policy
-from services.scheduler import carried, ends, offline_door, offline_memory, placement
+from services.scheduler import carried, door, ends, offline_door, offline_memory
 from services.scheduler.state import AttemptGone, Model, Pending, Request, State
 
 
@@ -35,56 +35,7 @@ def _arrived(policy: Policy, state: State, fact: f.RequestArrived) -> Decision:
         return ends.at_the_door(
             policy, state, fact, outcome="rejected", reason="unknown-model", detail=detail
         )
-    context = model.profile.max_sequence_tokens
-    wanted = fact.max_output_tokens
-    if wanted is None:
-        wanted = max(1, min(policy.default_output_tokens_max, context - fact.prompt_tokens))
-    refusal = _refusal(policy, model, fact, wanted)
-    if refusal is not None:
-        reason, detail = refusal
-        return ends.at_the_door(
-            policy, state, fact, outcome="rejected", reason=reason, detail=detail
-        )
-    deadline_us = None if fact.deadline_ms is None else fact.arrived_us + fact.deadline_ms * 1000
-    if deadline_us is not None and deadline_us <= state.now_us:
-        detail = f"its deadline of {fact.deadline_ms} ms had passed when it reached the cell"
-        return ends.at_the_door(
-            policy, state, fact, outcome="expired", reason="deadline", detail=detail
-        )
-    tenant, tier = fact.tenant or policy.default_tenant, fact.tier or policy.default_tier
-    return d.RequestQueued(
-        id=fact.id,
-        model=fact.model,
-        tenant=tenant,
-        tier=tier,
-        prompt_tokens=fact.prompt_tokens,
-        max_output_tokens=wanted,
-        deadline_us=deadline_us,
-        ahead=model.queue.waiting,
-        preemptible=state.settings.at(fact.model, tier, tenant).preemptible,
-    )
-
-
-def _refusal(
-    policy: Policy, model: Model, fact: f.RequestArrived, wanted: int
-) -> tuple[d.Reason, str] | None:
-    """Return why a request of a known model cannot be accepted, or None."""
-    tokens = fact.prompt_tokens + wanted
-    context = model.profile.max_sequence_tokens
-    if tokens > context:
-        return "over-context", (
-            f"asks for {tokens} tokens ({fact.prompt_tokens} prompt and {wanted} output), but the"
-            f" context of {fact.model} holds {context}"
-        )
-    if placement.over_every_pool(model, tokens):
-        largest = model.pool_tokens_max
-        return "over-pool", ends.over_pool_detail(fact.prompt_tokens, wanted, largest)
-    if model.queue.waiting >= policy.queued_requests_max:
-        return "queue-full", (
-            f"{model.queue.waiting} requests of {fact.model} wait already, the most that policy"
-            f" {policy.name!r} allows; send it later, under another id"
-        )
-    return None
+    return door.answer(policy, state, model, fact)
 
 
 def _refused(policy: Policy, state: State, fact: f.RequestRefused) -> Decision:
@@ -136,12 +87,32 @@ def _not_to_run(
 def _duplicate(state: State, fact: f.RequestArrived | f.RequestRefused) -> Decision:
     request = state.requests.get(fact.id)
     if request is None:
-        digest, stage = state.ended[fact.id].body_digest, "ended"
-    else:
-        digest = request.body_digest
-        stage = "running" if request.stage == "running" else "waiting"
+        ended = state.ended[fact.id]
+        same_body = ended.body_digest == fact.body_digest
+        return d.DuplicateIgnored(
+            id=fact.id,
+            model=fact.model,
+            same_body=same_body,
+            stage="ended",
+            answer="recalled" if same_body else "refused",
+            outcome=ended.outcome if same_body else None,
+            reason=ended.reason if same_body else None,
+            ended_us=ended.ended_us if same_body else None,
+            output_offset=ended.output_offset if same_body else -1,
+            offset=fact.offset,
+        )
+    same_body = request.body_digest == fact.body_digest
     return d.DuplicateIgnored(
-        id=fact.id, model=fact.model, same_body=digest == fact.body_digest, stage=stage
+        id=fact.id,
+        model=fact.model,
+        same_body=same_body,
+        stage="running" if request.stage == "running" else "waiting",
+        answer="attached" if same_body else "refused",
+        outcome=None,
+        reason=None,
+        ended_us=None,
+        output_offset=-1,
+        offset=fact.offset,
     )
 
 
@@ -268,7 +239,8 @@ def _lost(policy: Policy, state: State, request: Request, why: str) -> Decision:
     if request.leaving == "cancelled":
         return ends.cancelled(policy, state, request)
     losses = request.losses + 1
-    if losses >= policy.attempts_max:
+    settings = state.settings.at(request.model, request.tier, request.tenant)
+    if losses >= settings.attempts_max:
         detail = f"lost all {losses} attempts; the last one: {why}"
         return ends.failed(policy, state, request, "attempts-exhausted", detail)
     steps = policy.retry_backoff_ms

@@ -10,10 +10,11 @@ to leave, and else waits as any other.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from services.scheduler.state import RANKS, Model, Replica, Request, State
+from services.scheduler.queue import RANKS
+from services.scheduler.state import Model, Replica, Request, State
 
 
-class Room(NamedTuple):
+class Space(NamedTuple):
     """KV blocks and places in the batch."""
 
     blocks: int
@@ -29,34 +30,37 @@ def blocks_for(tokens: int, block_tokens: int) -> int:
     return -(-tokens // block_tokens)
 
 
-def room(state: State, model: Model, replica: Replica, request: Request) -> Room:
-    """Return what the replica has for `request` now."""
-    free = Room(replica.kv_blocks - replica.blocks_used, replica.max_batch - len(replica.running))
-    if not model.claims:
+def room(state: State, model: Model, replica: Replica, request: Request, *, starved: bool) -> Space:
+    """Return what the replica has for `request` now.
+
+    One that is `starved` has waited past its cap and goes next, whatever stands above it.
+    """
+    free = Space(replica.kv_blocks - replica.blocks_used, replica.max_batch - len(replica.running))
+    if starved or not model.claims:
         return free
     to_come = room_to_come(state, model, replica, request)
     if min(to_come) < 0:
         return free
-    return Room(min(free.blocks, to_come.blocks), min(free.places, to_come.places))
+    return Space(min(free.blocks, to_come.blocks), min(free.places, to_come.places))
 
 
-def room_to_come(state: State, model: Model, replica: Replica, request: Request) -> Room:
+def room_to_come(state: State, model: Model, replica: Replica, request: Request) -> Space:
     """Return what it will have for `request` once all have left that were asked to.
 
     Below zero where the claims of others are not met.
     """
     blocks = replica.kv_blocks - replica.blocks_used + replica.leaving_blocks
     places = replica.max_batch - len(replica.running) + replica.leaving
-    rank = RANKS[request.tier]
+    rank = RANKS[request.line]
     for request_id, claim in model.claims.items():
         if (
             claim.slot == replica.slot
             and request_id != request.id
-            and RANKS[state.requests[request_id].tier] <= rank
+            and RANKS[state.requests[request_id].line] <= rank
         ):
             blocks -= claim.blocks
             places -= 1
-    return Room(blocks, places)
+    return Space(blocks, places)
 
 
 def room_for_growth(state: State, model: Model, replica: Replica, request: Request) -> int:
@@ -64,31 +68,38 @@ def room_for_growth(state: State, model: Model, replica: Replica, request: Reque
 
     What runs goes before what waits, but for the claims of higher tiers.
     """
-    rank = RANKS[request.tier]
+    rank = RANKS[request.line]
     claimed = [
         claim.blocks
         for request_id, claim in model.claims.items()
-        if claim.slot == replica.slot and RANKS[state.requests[request_id].tier] < rank
+        if claim.slot == replica.slot and RANKS[state.requests[request_id].line] < rank
     ]
     return replica.kv_blocks - replica.blocks_used - sum(claimed)
 
 
-def in_order(state: State, model: Model, count: int) -> Iterator[str]:
-    """Yield the first `count` waiting requests in the order in which they are to run.
+def in_order(
+    state: State, model: Model, request_ids: Iterator[str], starved: str | None
+) -> Iterator[str]:
+    """Yield waiting requests in the order in which they are tried; `request_ids` is that without.
 
-    Those with a claim come before the others of their tier, the oldest first.
+    Those with a claim come before the others of their tier, the oldest first, however far behind,
+    but not before the one that is starved.
     """
     if not model.claims:
-        yield from model.queue.first(count)
+        yield from request_ids
         return
     holders = [state.requests[request_id] for request_id in model.claims]
-    holders.sort(key=lambda holder: (RANKS[holder.tier], holder.order))
+    holders.sort(key=lambda holder: (RANKS[holder.line], holder.order))
     holders.reverse()
-    for request_id in model.queue.first(count):
-        rank = RANKS[state.requests[request_id].tier]
-        while holders and RANKS[holders[-1].tier] <= rank:
-            yield holders.pop().id
+    for request_id in request_ids:
+        if request_id == starved:
+            yield request_id
+            continue
+        rank = RANKS[state.requests[request_id].line]
+        while holders and RANKS[holders[-1].line] <= rank:
+            holder = holders.pop().id
+            if holder != starved:
+                yield holder
         if request_id not in model.claims:
             yield request_id
-    while holders:
-        yield holders.pop().id
+    yield from (holder.id for holder in reversed(holders) if holder.id != starved)

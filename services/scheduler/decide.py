@@ -7,15 +7,15 @@ never dispatches past its deadline, and a blocked queue has its cause on record 
 ends.
 
 A step ends early when its decisions fill an entry (see State.step_bytes): thousands of deadlines
-may pass at once, and an entry that no ledger record can hold would end the cell. What a fact asks
-for is answered in full all the same.
+may pass at once, or a replica may take thousands of requests with it, and an entry that no ledger
+record can hold would end the cell. The next fact, a tick at the latest, goes on where it ended.
 """
 
 from schemas import decisions as d
 from schemas.decisions import Decision
 from schemas.policy import Policy
 from services.scheduler import answers, ends, offline, placement, reservation
-from services.scheduler.state import Model, Request, State, cut_short
+from services.scheduler.state import STEP_BYTES_MAX, Model, Request, State, cut_short
 from services.scheduler.waits import as_waits, waited_us
 
 # A cell that hears nothing for half of replica_lost_ms cannot tell its own deafness from a
@@ -26,9 +26,11 @@ _LISTENING_US_PER_MS = 400
 
 def decide(policy: Policy, state: State) -> Decision | None:
     """Return the next decision, or None when everything that can be decided now is decided."""
+    if state.step_bytes >= STEP_BYTES_MAX:
+        return None
     if state.pending:
         return answers.answer(policy, state, state.pending[0])
-    return None if cut_short(state) else _by_itself(policy, state)
+    return _by_itself(policy, state)
 
 
 def _by_itself(policy: Policy, state: State) -> Decision | None:
@@ -39,19 +41,19 @@ def _by_itself(policy: Policy, state: State) -> Decision | None:
         return d.RequestReturned(id=request.id, model=request.model, attempt=request.attempt)
     if state.deadlines and state.deadlines[0][0] <= now_us:
         return ends.expired(policy, state, state.requests[state.deadlines[0][2]])
-    silent = _silent_replica(policy, state)
-    if silent is not None:
-        return silent
+    if state.heard and _loss_due_us(policy, state) <= now_us:
+        return _silent_replica(state)
+    if state.starts and _start_due_us(policy, state) <= now_us:
+        return _never_ready(state)
     for name in state.touched:
         model = state.models[name]
+        decision: Decision | None = None
         if model.growing:
             decision = reservation.grow(state, model)
-            if decision is not None:
-                return decision
-        if model.queue.waiting:
+        if decision is None and model.queue.waiting:
             decision = _place(policy, state, model)
-            if decision is not None:
-                return decision
+        if decision is not None:
+            return decision
     return offline.decide(state)
 
 
@@ -68,6 +70,10 @@ def next_due_us(policy: Policy, state: State) -> int | None:
         due.append(state.retries[0][0])
     if state.deadlines:
         due.append(state.deadlines[0][0])
+    if state.starving:
+        due.append(state.starving[0][0])
+    if state.starts:
+        due.append(_start_due_us(policy, state))
     if state.heard:
         due.append(_loss_due_us(policy, state))
         due.append(state.now_us + policy.replica_lost_ms * _LISTENING_US_PER_MS)
@@ -82,9 +88,7 @@ def _loss_due_us(policy: Policy, state: State) -> int:
     return max(heard_us, state.blind_until_us) + policy.replica_lost_ms * 1000
 
 
-def _silent_replica(policy: Policy, state: State) -> Decision | None:
-    if not state.heard or _loss_due_us(policy, state) > state.now_us:
-        return None
+def _silent_replica(state: State) -> Decision:
     (name, slot), heard_us = next(iter(state.heard.items()))
     replica = state.models[name].replicas[slot]
     return d.ReplicaLost(
@@ -97,16 +101,30 @@ def _silent_replica(policy: Policy, state: State) -> Decision | None:
     )
 
 
+def _start_due_us(policy: Policy, state: State) -> int:
+    return next(iter(state.starts.values())) + policy.cold_start_max_ms * 1000
+
+
+def _never_ready(state: State) -> Decision:
+    (name, slot), since_us = next(iter(state.starts.items()))
+    return d.ReplicaLost(
+        model=name,
+        slot=slot,
+        incarnation=state.models[name].starting[slot],
+        why="never-ready",
+        silent_us=state.now_us - since_us,
+        running=0,
+    )
+
+
 def _place(policy: Policy, state: State, model: Model) -> Decision | None:
     found = placement.find(state, model)
     if isinstance(found, placement.Fit):
         return _dispatch(state, model, found)
-    if isinstance(found, d.LeaveAsked):
-        return found
     if isinstance(found, Request):
         return ends.over_pool(policy, state, found)
-    if found is None:
-        return None
+    if not isinstance(found, placement.Blocked):
+        return found
     return d.QueueBlocked(
         model=model.profile.model,
         cause=found.cause,
@@ -122,6 +140,7 @@ def _place(policy: Policy, state: State, model: Model) -> Decision | None:
 def _dispatch(state: State, model: Model, fit: placement.Fit) -> d.RequestDispatched:
     request, replica = fit.request, fit.replica
     waited = waited_us(request, model, state.now_us)
+    settings = state.settings.at(request.model, request.tier, request.tenant)
     return d.RequestDispatched(
         id=request.id,
         model=request.model,
@@ -138,6 +157,11 @@ def _dispatch(state: State, model: Model, fit: placement.Fit) -> d.RequestDispat
         wait_us=sum(waited),
         waits=as_waits(waited),
         passed_over=fit.passed_over,
+        starved=fit.starved,
+        cost=request.prompt_tokens * settings.fair_prompt_token_cost
+        + request.max_output_tokens * settings.fair_output_token_cost,
+        weight=settings.fair_weight,
+        quantum=settings.fair_quantum,
         offset=request.offset,
         max_output_tokens=request.max_output_tokens,
         prompt_tokens=request.prompt_tokens,

@@ -26,8 +26,12 @@ def at_the_door(
     outcome: Outcome,
     reason: Reason,
     detail: str,
+    retry_after_ms: int | None = None,
 ) -> RequestEnded:
-    """Return the end of a request that was never accepted: `rejected`, or `expired` on arrival."""
+    """Return the end of a request that was never accepted: `rejected`, or `expired` on arrival.
+
+    One that may come again (`retry_after_ms`) is not remembered: its resend is not a duplicate.
+    """
     waited_us = state.now_us - fact.arrived_us
     arrived = fact if isinstance(fact, RequestArrived) else None
     metadata: Pairs = arrived.metadata if arrived else ()
@@ -56,7 +60,9 @@ def at_the_door(
         body_digest=fact.body_digest,
         output_digest=None,
         metadata=metadata,
-        keep_until_us=_keep_until_us(policy, state),
+        cost=0,
+        retry_after_ms=retry_after_ms,
+        keep_until_us=state.now_us if retry_after_ms is not None else _keep_until_us(policy, state),
     )
 
 
@@ -188,8 +194,19 @@ def _end(
         body_digest=request.body_digest,
         output_digest=output_digest,
         metadata=request.metadata,
+        cost=_cost(state, request, usage),
+        retry_after_ms=None,
         keep_until_us=_keep_until_us(policy, state),
     )
+
+
+def _cost(state: State, request: Request, usage: Usage | None) -> int:
+    """Return what a request did cost its tenant: nothing, when no replica says what it used."""
+    if usage is None:
+        return 0
+    settings = state.settings.at(request.model, request.tier, request.tenant)
+    prompt_cost = request.prompt_tokens * settings.fair_prompt_token_cost
+    return prompt_cost + usage.output_tokens * settings.fair_output_token_cost
 
 
 def _keep_until_us(policy: Policy, state: State) -> int:

@@ -14,15 +14,26 @@ from schemas.facts import Fact
 from schemas.ids import cell_of
 from schemas.policy import policy_digest
 from schemas.policy_scope import Settings
-from services.scheduler import carried, due, offline_memory, running
-from services.scheduler.hearing import current, hear, time_passed
+from services.scheduler import (
+    carried,
+    due,
+    offline_memory,
+    outcomes,
+    reported,
+    running,
+    service_times,
+    starvation,
+    waiting,
+    waits,
+)
+from services.scheduler.hearing import hear, time_passed
 from services.scheduler.state import (
     CAUSE_INDEX,
     AttemptGone,
-    Ended,
     Model,
     Replica,
     Request,
+    Room,
     State,
 )
 from services.scheduler.waits import BACKOFF, TRANSIT
@@ -39,9 +50,8 @@ def evolve(state: State, event: Fact | Decision) -> None:
     state.step_bytes += _EVENT_BYTES
 
 
-# About how long a decision is in the ledger, and a character of a producer's metadata at worst.
+# About how long a decision is in the ledger.
 _EVENT_BYTES = 1024
-_METADATA_CHAR_BYTES = 6
 
 
 # Facts
@@ -60,6 +70,12 @@ def _policy_activated(state: State, fact: f.PolicyActivated) -> None:
     state.policy = fact.policy
     state.settings = Settings(fact.policy)
     state.policy_digest = policy_digest(fact.policy)
+    for model in state.models.values():
+        # A quota may have grown; whom the new one holds back is decided as his turn comes.
+        for tenant, account in model.accounts.items():
+            if account.held:
+                waiting.release(state, model, tenant)
+    starvation.rebuild(state)
     state.touched.update(dict.fromkeys(state.models))
 
 
@@ -93,6 +109,8 @@ def _replica_starting(state: State, fact: f.ReplicaStarting) -> None:
         # One that is ready already says again that it began: its report came twice.
         return
     model.starting[fact.slot] = fact.incarnation
+    state.starts[fact.model, fact.slot] = state.now_us
+    state.starts.move_to_end((fact.model, fact.slot))
     state.touched[fact.model] = None
 
 
@@ -113,8 +131,9 @@ def _heartbeat(state: State, fact: f.ReplicaHeartbeat) -> None:
 def _replica_draining(state: State, fact: f.ReplicaDraining) -> None:
     time_passed(state, fact.at_us)
     if hear(state, fact):
-        state.models[fact.model].replicas[fact.slot].draining = True
-        running.drop_claims(state.models[fact.model], fact.slot)
+        model = state.models[fact.model]
+        model.replicas[fact.slot].draining = True
+        _give_room_up(model, fact.slot)
         state.touched[fact.model] = None
 
 
@@ -122,47 +141,9 @@ def _replica_stopped(state: State, fact: f.ReplicaStopped) -> None:
     time_passed(state, fact.at_us)
     model = state.models.get(fact.model)
     if model is not None and model.starting.get(fact.slot) == fact.incarnation:
-        del model.starting[fact.slot]
-        state.touched[fact.model] = None
+        _start_is_over(state, model, fact.slot)
     if hear(state, fact):
         state.pending.append(fact)
-
-
-def _work_started(state: State, fact: f.WorkStarted) -> None:
-    time_passed(state, fact.at_us)
-    hear(state, fact)
-
-
-def _work_progressed(state: State, fact: f.WorkProgressed) -> None:
-    time_passed(state, fact.at_us)
-    if hear(state, fact):
-        for item in current(state, fact):
-            request = state.requests[item.id]
-            request.output_tokens = max(request.output_tokens, item.output_tokens)
-
-
-def _work_grows(state: State, fact: f.WorkGrows) -> None:
-    time_passed(state, fact.at_us)
-    if hear(state, fact):
-        running.ask_to_grow(state, fact, current(state, fact))
-
-
-def _work_finished(state: State, fact: f.WorkFinished) -> None:
-    time_passed(state, fact.at_us)
-    if hear(state, fact):
-        state.pending.extend((item, fact.offset) for item in current(state, fact))
-
-
-def _work_left(state: State, fact: f.WorkLeft) -> None:
-    time_passed(state, fact.at_us)
-    if hear(state, fact):
-        state.pending.extend((item, fact.offset) for item in current(state, fact))
-
-
-def _work_failed(state: State, fact: f.WorkFailed) -> None:
-    time_passed(state, fact.at_us)
-    if hear(state, fact):
-        state.pending.extend(current(state, fact))
 
 
 # Decisions
@@ -171,7 +152,6 @@ def _work_failed(state: State, fact: f.WorkFailed) -> None:
 def _queued(state: State, decision: d.RequestQueued) -> None:
     fact = state.pending.popleft()
     assert isinstance(fact, f.RequestArrived), "only an arrival is queued"  # noqa: S101 - ledger and code belong together
-    model = state.models[decision.model]
     waited = [0] * len(CAUSE_INDEX)
     waited[TRANSIT] = state.now_us - fact.arrived_us
     request = Request(
@@ -192,14 +172,20 @@ def _queued(state: State, decision: d.RequestQueued) -> None:
         since_us=state.now_us,
         mark=(),
         waited_us=waited,
-        of_job=offline_memory.of_job(state, decision.id),
+        quota_us=decision.quota_us,
+        line="offline" if offline_memory.of_job(state, decision.id) else decision.tier,
     )
     state.next_order += 1
     state.requests[request.id] = request
-    due.add_deadline(state, request)
-    model.queue.add(request.tier, request.tenant, request.id, request.order)
+    if request.deadline_us is not None:
+        due.add_deadline(state, request)
+    waiting.join(state, request)
+    model = state.models[request.model]
     offline_memory.accepted(state, model, request)
-    _begin_wait(state, model, request)
+    account = model.accounts[request.tenant]
+    account.refusals = 0
+    if decision.quota_us:
+        account.take_minute(decision.quota_us, state.now_us)
 
 
 def _answered(state: State, _decision: Decision) -> None:
@@ -208,26 +194,33 @@ def _answered(state: State, _decision: Decision) -> None:
 
 def _blocked(state: State, decision: d.QueueBlocked) -> None:
     model = state.models[decision.model]
-    _settle_cause(model, state.now_us)
     model.cause = decision.cause
+    waits.tell_tiers(model, state.now_us)
+
+
+def _tenant_held(state: State, decision: d.TenantHeld) -> None:
+    waiting.hold(state, state.models[decision.model], decision.tenant)
+
+
+def _room_kept(state: State, decision: d.RoomKept) -> None:
+    state.models[decision.model].room = Room(decision.id, decision.slot)
 
 
 def _dispatched(state: State, decision: d.RequestDispatched) -> None:
     request = state.requests[decision.id]
-    model = state.models[request.model]
-    _end_wait(state, model, request)
+    waiting.run(state, request, decision)
     request.waited_us = [0] * len(CAUSE_INDEX)
     for cause, cause_us in decision.waits:
         request.waited_us[CAUSE_INDEX[cause]] = cause_us
-    model.queue.served(request.tier, request.tenant)
-    running.begin(state, model, request, decision)
+    model = state.models[request.model]
+    service_times.note_dispatch(model.service, model.queue.waiting, state.now_us)
     due.drop_dead(state)
 
 
 def _attempt_lost(state: State, decision: d.AttemptLost) -> None:
     state.pending.popleft()
     request = state.requests[decision.id]
-    running.end(state, request)
+    waiting.stop(state, request, cost=0)
     request.output_tokens = request.kept_tokens
     request.stage = "backoff"
     request.losses = decision.losses
@@ -238,12 +231,8 @@ def _attempt_lost(state: State, decision: d.AttemptLost) -> None:
 
 def _returned(state: State, decision: d.RequestReturned) -> None:
     request = state.requests[decision.id]
-    model = state.models[request.model]
     request.waited_us[BACKOFF] += state.now_us - request.since_us
-    request.stage = "waiting"
-    request.since_us = state.now_us
-    model.queue.add_returned(request.tier, request.tenant, request.id, request.order)
-    _begin_wait(state, model, request)
+    waiting.join(state, request)
     due.drop_dead(state)
 
 
@@ -252,8 +241,7 @@ def _turned_away(state: State, decision: d.ReplicaTurnedAway) -> None:
     model = state.models.get(decision.model)
     if model is not None and model.starting.get(decision.slot) == decision.incarnation:
         # Its cold start is over, and nothing came of it.
-        del model.starting[decision.slot]
-        state.touched[decision.model] = None
+        _start_is_over(state, model, decision.slot)
 
 
 def _leave_asked(state: State, decision: d.LeaveAsked) -> None:
@@ -266,18 +254,16 @@ def _preempted(state: State, decision: d.RequestPreempted) -> None:
     item, _ = state.pending.popleft()  # pyright: ignore[reportGeneralTypeIssues] - only a departure is answered so
     request = state.requests[decision.id]
     carried.keep(request, item.usage, decision)
-    running.end(state, request)
-    model = state.models[request.model]
-    request.stage = "waiting"
-    model.queue.add_returned(request.tier, request.tenant, request.id, request.order)
-    _begin_wait(state, model, request)
+    waiting.stop(state, request, cost=0)
+    waiting.join(state, request)
 
 
 def _admitted(state: State, decision: d.ReplicaAdmitted) -> None:
     fact = state.pending.popleft()
     assert isinstance(fact, f.ReplicaReady), "only a ready replica is admitted"  # noqa: S101 - ledger and code belong together
     model = state.models[decision.model]
-    model.starting.pop(decision.slot, None)
+    if decision.slot in model.starting:
+        _start_is_over(state, model, decision.slot)
     replica = Replica(
         slot=fact.slot,
         incarnation=fact.incarnation,
@@ -296,11 +282,14 @@ def _admitted(state: State, decision: d.ReplicaAdmitted) -> None:
 
 
 def _replica_lost(state: State, decision: d.ReplicaLost) -> None:
+    model = state.models[decision.model]
+    if decision.why == "never-ready":
+        _start_is_over(state, model, decision.slot)
+        return
     if decision.why == "stopped":
         state.pending.popleft()
-    model = state.models[decision.model]
     replica = model.replicas.pop(decision.slot)
-    running.drop_claims(model, decision.slot)
+    _give_room_up(model, decision.slot)
     del state.heard[decision.model, decision.slot]
     why = f"replica {decision.model}/{decision.slot} was lost: {decision.why}"
     state.pending.extend(
@@ -310,54 +299,16 @@ def _replica_lost(state: State, decision: d.ReplicaLost) -> None:
     state.touched[decision.model] = None
 
 
-def _request_ended(state: State, decision: d.RequestEnded) -> None:
-    if state.pending:
-        # What the fact brought is answered before anything ends by itself (a deadline, say).
-        state.pending.popleft()
-    request = state.requests.pop(decision.id, None)
-    if request is not None:
-        model = state.models[request.model]
-        if request.stage == "running":
-            running.end(state, request)
-        elif request.stage == "waiting":
-            _end_wait(state, model, request)
-        model.claims.pop(request.id, None)
-        if decision.outcome == "completed" and decision.usage is not None:
-            model.lengths.add(
-                request.tenant,
-                decision.usage.output_tokens,
-                samples_max=state.policy.reservation_samples_max,
-                tenants_max=state.policy.reservation_tenants_max,
-            )
-        state.touched[request.model] = None
-        due.drop_dead(state)
-    offline_memory.ended(state, decision.id, decision.outcome, request)
-    state.ended[decision.id] = Ended(decision.keep_until_us, decision.body_digest)
-    metadata_chars = sum(len(name) + len(value) for name, value in decision.metadata)
-    state.step_bytes += _METADATA_CHAR_BYTES * metadata_chars
+def _start_is_over(state: State, model: Model, slot: int) -> None:
+    del model.starting[slot]
+    del state.starts[model.profile.model, slot]
+    state.touched[model.profile.model] = None
 
 
-def _begin_wait(state: State, model: Model, request: Request) -> None:
-    _settle_cause(model, state.now_us)
-    request.mark = tuple(model.cause_totals_us)
-    if request.of_job:
-        model.offline.queued += 1
-    state.touched[request.model] = None
-
-
-def _end_wait(state: State, model: Model, request: Request) -> None:
-    if request.of_job:
-        model.offline.queued -= 1
-    model.queue.remove(request.tier, request.tenant, request.id, request.order)
-    if not model.queue.waiting:
-        _settle_cause(model, state.now_us)
-        model.cause = None
-
-
-def _settle_cause(model: Model, now_us: int) -> None:
-    if model.cause is not None:
-        model.cause_totals_us[CAUSE_INDEX[model.cause]] += now_us - model.cause_since_us
-    model.cause_since_us = now_us
+def _give_room_up(model: Model, slot: int) -> None:
+    running.drop_claims(model, slot)
+    if model.room is not None and model.room.slot == slot:
+        model.room = None
 
 
 _EVOLVE: dict[type, Callable[[State, Any], None]] = {
@@ -374,18 +325,20 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     f.ReplicaHeartbeat: _heartbeat,
     f.ReplicaDraining: _replica_draining,
     f.ReplicaStopped: _replica_stopped,
-    f.WorkStarted: _work_started,
-    f.WorkProgressed: _work_progressed,
-    f.WorkGrows: _work_grows,
-    f.WorkFinished: _work_finished,
-    f.WorkFailed: _work_failed,
-    f.WorkLeft: _work_left,
+    f.WorkStarted: reported.started,
+    f.WorkProgressed: reported.progressed,
+    f.WorkGrows: reported.grows,
+    f.WorkFinished: reported.finished,
+    f.WorkFailed: reported.failed,
+    f.WorkLeft: reported.left,
     d.RequestQueued: _queued,
     d.RequestRouted: _answered,
     d.DuplicateIgnored: _answered,
     d.CancelIgnored: _answered,
     d.MessageDeadLettered: _answered,
     d.QueueBlocked: _blocked,
+    d.TenantHeld: _tenant_held,
+    d.RoomKept: _room_kept,
     d.RequestDispatched: _dispatched,
     d.ReservationGrown: running.grown,
     d.AttemptLost: _attempt_lost,
@@ -395,6 +348,6 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.ReplicaAdmitted: _admitted,
     d.ReplicaLost: _replica_lost,
     d.ReplicaTurnedAway: _turned_away,
-    d.RequestEnded: _request_ended,
+    d.RequestEnded: outcomes.request_ended,
     **offline_memory.REMEMBER,
 }

@@ -4,10 +4,12 @@ Silence is judged elsewhere (decide); here stands what makes it silence: who spo
 when the cell itself could hear.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from schemas import facts as f
-from services.scheduler.state import State, cut_short
+from services.scheduler import starvation
+from services.scheduler.state import STEP_BYTES_MAX, AttemptGone, Pending, State
 
 
 def time_passed(state: State, at_us: int) -> None:
@@ -23,10 +25,12 @@ def time_passed(state: State, at_us: int) -> None:
         if first.keep_until_us > state.now_us and len(ended) <= state.policy.dedupe_ids_max:
             break
         del ended[request_id]
-    if not cut_short(state):
+    if state.step_bytes < STEP_BYTES_MAX:
         state.touched.clear()
         state.jobs.moved.clear()
     state.step_bytes = 0
+    if state.starving and state.starving[0][0] <= state.now_us:
+        starvation.come_due(state)
 
 
 def hear(state: State, fact: f.WorkerFact) -> bool:
@@ -50,10 +54,13 @@ def current(
     A report of an older attempt is on record and changes nothing.
     """
     items: dict[str, Any] = {}
+    # Of a step that was cut short: these reports are still to be answered.
+    answering = _ids(state.pending) if state.pending else frozenset[str]()
     for item in fact.items:
         request = state.requests.get(item.id)
         if (
             request is not None
+            and item.id not in answering
             and request.stage == "running"
             and request.attempt == item.attempt
             and request.slot == fact.slot
@@ -61,3 +68,13 @@ def current(
         ):
             items.setdefault(item.id, item)
     return list(items.values())
+
+
+def _ids(pending: Iterable[Pending]) -> frozenset[str]:
+    """Return the requests whose attempt's end is among what is pending; for membership only."""
+    ends = [item[0] if isinstance(item, tuple) else item for item in pending]
+    return frozenset(
+        item.id
+        for item in ends
+        if isinstance(item, f.WorkDone | f.WorkDeparture | f.WorkFault | AttemptGone)
+    )

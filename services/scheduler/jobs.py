@@ -79,7 +79,7 @@ class Offline:
     Attributes:
         online: online requests that have not ended. online_until_us: when the last of them ended.
         in_flight: items that were released and have not ended; of these, `accepted` are known as
-            requests here, `queued` wait in the model's queue and `running` are on a replica.
+            requests here, and `running` are on a replica.
         turns: jobs that have items to release, the next one first.
         cause: what holds them back since `cause_since_us`, or None when nothing does.
         totals_us: by cause (index in HOLDS), up to `cause_since_us`.
@@ -89,7 +89,6 @@ class Offline:
     online_until_us: int = 0
     in_flight: int = 0
     accepted: int = 0
-    queued: int = 0
     running: int = 0
     cause: HoldCause | None = None
     cause_since_us: int = 0

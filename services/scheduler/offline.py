@@ -3,8 +3,8 @@
 Offline work takes what online work leaves. While there has been no online request of a model for
 `offline_idle_ms`, its jobs may fill every slot, and a little more waits behind. Else items leave
 only as far as a margin of slots and of KV stays free, and none while an online request waits. What
-was released is an ordinary request of the batch tier: if online work needs the room of one that
-runs, it is preempted as any lower tier is, so nothing here takes anything back.
+was released is an ordinary request of the batch tier that stands below every tier: if online work
+needs the room of one that runs, it is asked to leave, so nothing here takes anything back.
 
 Released items come back to the cell over the bus. Until those of the last release are here, a
 model releases no more: that bounds the decisions of a step and the messages on their way.
@@ -168,7 +168,7 @@ def _room(policy: Policy, state: State, model: Model, job: Job) -> b.Room:
         most = offline.in_flight + max(0, fitting)
     return b.Room(
         online=offline.online,
-        online_waiting=model.queue.waiting - offline.queued,
+        online_waiting=model.queue.waiting - model.queue.tiers["offline"].waiting,
         idle_us=idle_us,
         idle_us_min=idle_us_min,
         in_flight=offline.in_flight,

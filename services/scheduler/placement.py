@@ -9,19 +9,24 @@ what runs.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from schemas.decisions import Cause, LeaveAsked, PassedOver
-from services.scheduler import claims, preemption, reservation
+from schemas.decisions import Cause, PassedOver, RoomKept, TenantHeld
+from schemas.room import LeaveAsked
+from services.scheduler import claims, order, preemption, quotas, reservation
 from services.scheduler.state import Model, Replica, Request, State
 
 
 @dataclass(slots=True)
 class Fit:
-    """A request that fits: where, with how many blocks, and which were tried before it."""
+    """A request that fits: where, with how many blocks, and which were tried before it.
+
+    `starved` is whether it goes before requests of a higher tier.
+    """
 
     request: Request
     replica: Replica
     reserved: reservation.Reservation
     passed_over: tuple[PassedOver, ...]
+    starved: bool
 
 
 @dataclass(slots=True)
@@ -36,39 +41,83 @@ class Blocked:
     slots_free: int
 
 
-def find(state: State, model: Model) -> Fit | LeaveAsked | Blocked | Request | None:
+def find(
+    state: State, model: Model
+) -> Fit | LeaveAsked | Blocked | Request | RoomKept | TenantHeld | None:
     """Return the next placement of a model in which something waits.
 
     Returns:
         A Fit to dispatch, the LeaveAsked by which room is made for a request of a higher tier, a
-        Request that no replica of the model could ever hold, Blocked, or None when nothing fits
-        and the cause is on record already.
+        Request that no replica of the model could ever hold, a decision that holds a tenant back or
+        keeps room for the next request, Blocked, or None when nothing fits and the cause is on
+        record already.
     """
-    ready = [replica for replica in model.replicas.values() if not replica.draining]
-    open_replicas = [replica for replica in ready if len(replica.running) < replica.max_batch]
-    if not open_replicas and not any(model.yielding):
+    ready, open_replicas = _open(model)
+    if not open_replicas and not (ready and preemption.worthwhile(model)):
         cause = _cause_without_room(model, ready)
         return None if cause == model.cause else _blocked(state, model, cause, ready, [])
     passed: list[Request] = []
-    look_ahead = state.settings.at(model.profile.model).look_ahead_requests
-    for request_id in claims.in_order(state, model, look_ahead):
+    request_ids, starved = order.candidates(state, model)
+    for request_id in claims.in_order(state, model, request_ids, starved):
         request = state.requests[request_id]
-        tokens = request.prompt_tokens + request.max_output_tokens
-        for replica in open_replicas:
-            reserved = reservation.of(state, model, request, replica)
-            room = claims.room(state, model, replica, request)
-            if reserved.full <= replica.kv_blocks and room.holds(reserved.blocks):
-                tried = _passed_over(state, model, passed, open_replicas)
-                return Fit(request, replica, reserved, tried)
-        if ready and tokens > model.pool_tokens_max:
+        held = quotas.to_hold(state, model, request)
+        if held is not None:
+            if open_replicas:
+                return held
+            continue
+        found = _first_fit(state, model, request, open_replicas, starved=request_id == starved)
+        if found is not None:
+            tried = _passed_over(state, model, passed, open_replicas)
+            return Fit(request, *found, tried, request_id == starved)
+        if request.prompt_tokens + request.max_output_tokens > model.pool_tokens_max:
             return request
-        if preemption.possible(model, request):
-            asked = preemption.ask(state, model, request, _offers(state, model, request, ready))
-            if asked is not None:
-                return asked
+        made = _make_room(state, model, request, first=not passed)
+        if made is not None:
+            return made
         passed.append(request)
-    cause = "kv" if open_replicas else _cause_without_room(model, ready)
+    cause = _cause(model, ready, open_replicas, passed)
     return None if cause == model.cause else _blocked(state, model, cause, ready, open_replicas)
+
+
+def _open(model: Model) -> tuple[int, list[Replica]]:
+    """Return how many replicas take work, and those of them that have a place in their batch."""
+    ready, open_replicas = 0, list[Replica]()
+    for replica in model.replicas.values():
+        if not replica.draining:
+            ready += 1
+            if len(replica.running) < replica.max_batch:
+                open_replicas.append(replica)
+    return ready, open_replicas
+
+
+def _first_fit(
+    state: State, model: Model, request: Request, open_replicas: list[Replica], *, starved: bool
+) -> tuple[Replica, reservation.Reservation] | None:
+    for replica in open_replicas:
+        free_tokens = (replica.kv_blocks - replica.blocks_used) * replica.block_tokens
+        if request.prompt_tokens < free_tokens and order.is_open(state, model, request, replica):
+            reserved = reservation.of(state, model, request, replica)
+            free = claims.room(state, model, replica, request, starved=starved)
+            if reserved.full <= replica.kv_blocks and free.holds(reserved.blocks):
+                return replica, reserved
+    return None
+
+
+def _make_room(
+    state: State, model: Model, request: Request, *, first: bool
+) -> LeaveAsked | RoomKept | None:
+    """Return how room is made for a request that fits nowhere now, or None when it is not."""
+    if preemption.possible(model, request):
+        asked = preemption.ask(state, model, request, _offers(state, model, request))
+        if asked is not None:
+            return asked
+    return order.keep_room(state, model, request) if first else None
+
+
+def _cause(model: Model, ready: int, open_replicas: list[Replica], passed: list[Request]) -> Cause:
+    if not open_replicas:
+        return _cause_without_room(model, ready)
+    return "kv" if passed else "quota"
 
 
 def over_every_pool(model: Model, tokens: int) -> bool:
@@ -76,33 +125,32 @@ def over_every_pool(model: Model, tokens: int) -> bool:
     return bool(model.pool_tokens) and tokens > model.pool_tokens_max
 
 
-def _offers(
-    state: State, model: Model, request: Request, ready: list[Replica]
-) -> Iterator[tuple[Replica, int]]:
+def _offers(state: State, model: Model, request: Request) -> Iterator[tuple[Replica, int]]:
     """Yield the replicas that could hold the request if they were empty, and what it would get."""
-    for replica in ready:
-        reserved = reservation.of(state, model, request, replica)
-        if reserved.full <= replica.kv_blocks:
-            yield replica, reserved.blocks
+    for replica in model.replicas.values():
+        if not replica.draining and order.is_open(state, model, request, replica):
+            reserved = reservation.of(state, model, request, replica)
+            if reserved.full <= replica.kv_blocks:
+                yield replica, reserved.blocks
 
 
-def _cause_without_room(model: Model, ready: list[Replica]) -> Cause:
+def _cause_without_room(model: Model, ready: int) -> Cause:
     if ready:
         return "slots"
     return "cold-start" if model.starting else "no-replica"
 
 
 def _blocked(
-    state: State, model: Model, cause: Cause, ready: list[Replica], open_replicas: list[Replica]
+    state: State, model: Model, cause: Cause, ready: int, open_replicas: list[Replica]
 ) -> Blocked:
-    head = state.requests[next(model.queue.first(1))]
+    head = state.requests[model.queue.head()]
     compared = _passed_over(state, model, [head], open_replicas)
     return Blocked(
         cause=cause,
         head=head.id,
         blocks_needed=compared[0].blocks_needed if compared else 0,
         blocks_free_max=compared[0].blocks_free_max if compared else 0,
-        replicas_ready=len(ready),
+        replicas_ready=ready,
         slots_free=sum(r.max_batch - len(r.running) for r in open_replicas),
     )
 

@@ -2,23 +2,23 @@
 
 Work leaves at the end of an iteration and is computed again later, so what it costs is its prompt
 and its tokens so far. Asked are those of strictly lower tiers that were marked preemptible when
-they were accepted, have not left too often, and do not leave already: on one replica, and no more
-than are needed. The lowest tier leaves first, and within a tier those with the least to compute
-again. Items of offline jobs stand below every tier: they leave first, for any request that is none,
-and as often as it takes, because offline work yields at once. The choice is exact when one is
-enough, which is the usual case; of several it takes the cheapest in turn and then spares each that
-the others make superfluous.
+they were accepted, have not left too often, do not leave already, and do not run because they had
+waited past their cap: on one replica, and no more than are needed. The lowest tier leaves first,
+and within a tier those with the least to compute again. Items of offline jobs stand below every
+tier: they leave before any other, and as often as it takes, because offline work yields at once.
+The choice is exact when one is enough, which is the usual case; of several it takes the cheapest in
+turn and spares each that the others make superfluous.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from schemas.decisions import LeaveAsked, Preemption
-from schemas.policy import TIERS
-from services.scheduler.claims import Room, room_to_come
-from services.scheduler.state import RANKS, Model, Replica, Request, State
+from schemas.room import LeaveAsked, Preemption
+from services.scheduler.claims import Space, room_to_come
+from services.scheduler.queue import LINES, RANKS
+from services.scheduler.state import Model, Replica, Request, State, yields
 
-# Tokens to compute again, by tier, the highest tier first; then how many leave.
+# Tokens to compute again, by line, the highest first; then how many leave.
 Cost = tuple[int, ...]
 
 
@@ -37,10 +37,17 @@ def tokens_lost(request: Request) -> int:
     return request.prompt_tokens + request.output_tokens
 
 
+def worthwhile(model: Model) -> bool:
+    """Return whether anybody runs who might leave for the highest tier that waits."""
+    for rank, of_tier in enumerate(model.queue.tiers.values()):
+        if of_tier.waiting:
+            return any(model.yielding[rank + 1 :])
+    return False
+
+
 def possible(model: Model, request: Request) -> bool:
     """Return whether anybody runs who might leave for `request`."""
-    lower = any(model.yielding[RANKS[request.tier] + 1 :])
-    return lower or (model.offline.running > 0 and not request.of_job)
+    return any(model.yielding[RANKS[request.line] + 1 :])
 
 
 def ask(
@@ -51,26 +58,27 @@ def ask(
     `offers` are the replicas that could hold it, none of which has room, each with the blocks that
     it would get there.
     """
+    rank = RANKS[request.line]
     best: Choice | None = None
     for replica, blocks in offers:
         to_come = room_to_come(state, model, replica, request)
         if to_come.holds(blocks):
             return None
-        lacking = Room(max(0, blocks - to_come.blocks), max(0, 1 - to_come.places))
-        found = _cheapest(state, replica, request, lacking, blocks)
+        lacking = Space(max(0, blocks - to_come.blocks), max(0, 1 - to_come.places))
+        found = _cheapest(state, replica, rank, lacking, blocks)
         if found is not None and (best is None or found.cost < best.cost):
             best = found
     return None if best is None else _asked(request, best)
 
 
 def _cheapest(
-    state: State, replica: Replica, request: Request, lacking: Room, blocks_needed: int
+    state: State, replica: Replica, rank: int, lacking: Space, blocks_needed: int
 ) -> Choice | None:
     """Return the cheapest set of victims on a replica that gives what is lacking, or None."""
     candidates = [
         victim
         for victim in [state.requests[request_id] for request_id in replica.running]
-        if _stands_below(victim, request) and may_leave(state, victim)
+        if RANKS[victim.line] > rank and may_leave(state, victim)
     ]
     candidates.sort(key=order_of_leaving)
     enough = _enough(candidates, lacking)
@@ -87,7 +95,7 @@ def _cheapest(
 
 def may_leave(state: State, request: Request) -> bool:
     """Return whether a running request may be asked to leave."""
-    if not request.preemptible or request.leaving is not None:
+    if not yields(request):
         return False
     if request.of_job:
         return True
@@ -95,17 +103,12 @@ def may_leave(state: State, request: Request) -> bool:
     return request.preemptions < policy.preemptions_max
 
 
-def order_of_leaving(request: Request) -> tuple[bool, int, int, int]:
-    """Return the key by which requests leave: of a job, lowest tier, least lost, youngest."""
-    return not request.of_job, -RANKS[request.tier], tokens_lost(request), -request.order
+def order_of_leaving(request: Request) -> tuple[int, int, int]:
+    """Return the key by which requests leave: lowest line, least to compute again, youngest."""
+    return -RANKS[request.line], tokens_lost(request), -request.order
 
 
-def _stands_below(victim: Request, request: Request) -> bool:
-    below = RANKS[victim.tier] > RANKS[request.tier]
-    return below or (victim.of_job and not request.of_job)
-
-
-def _enough(candidates: list[Request], lacking: Room) -> list[Request] | None:
+def _enough(candidates: list[Request], lacking: Space) -> list[Request] | None:
     """Return the first candidates that are enough together, less each that is superfluous."""
     taken: list[Request] = []
     for victim in candidates:
@@ -121,16 +124,16 @@ def _enough(candidates: list[Request], lacking: Room) -> list[Request] | None:
     return taken
 
 
-def _meets(victims: list[Request], lacking: Room) -> bool:
+def _meets(victims: list[Request], lacking: Space) -> bool:
     blocks = sum(victim.blocks for victim in victims)
     return len(victims) >= lacking.places and blocks >= lacking.blocks
 
 
 def _cost(victims: list[Request]) -> Cost:
-    by_tier = [0] * len(TIERS)
+    by_line = [0] * len(LINES)
     for victim in victims:
-        by_tier[RANKS[victim.tier]] += tokens_lost(victim)
-    return (*by_tier, len(victims))
+        by_line[RANKS[victim.line]] += tokens_lost(victim)
+    return (*by_line, len(victims))
 
 
 def _asked(request: Request, choice: Choice) -> LeaveAsked:

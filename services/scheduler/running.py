@@ -7,7 +7,8 @@ room. A request gives its room back at one place, `end`.
 
 from schemas import decisions as d
 from schemas import facts as f
-from services.scheduler.state import RANKS, AttemptGone, Claim, Model, Request, State
+from services.scheduler.queue import RANKS
+from services.scheduler.state import AttemptGone, Claim, Model, Request, State, yields
 
 
 def begin(state: State, model: Model, request: Request, decision: d.RequestDispatched) -> None:
@@ -20,6 +21,7 @@ def begin(state: State, model: Model, request: Request, decision: d.RequestDispa
     request.blocks = decision.blocks
     request.blocks_full = decision.blocks_full
     request.number = decision.number
+    request.starved = decision.starved
     request.leaving = None
     replica = model.replicas[decision.slot]
     replica.dispatches = decision.number
@@ -28,8 +30,8 @@ def begin(state: State, model: Model, request: Request, decision: d.RequestDispa
     model.claims.pop(request.id, None)
     if request.of_job:
         model.offline.running += 1
-    if request.preemptible:
-        model.yielding[RANKS[request.tier]] += 1
+    if yields(request):
+        model.yielding[RANKS[request.line]] += 1
 
 
 def leave(state: State, decision: d.LeaveAsked) -> None:
@@ -40,8 +42,8 @@ def leave(state: State, decision: d.LeaveAsked) -> None:
         replica = model.replicas[request.slot]
         replica.leaving_blocks += request.blocks
         replica.leaving += 1
-        if request.preemptible:
-            model.yielding[RANKS[request.tier]] -= 1
+        if yields(request):
+            model.yielding[RANKS[request.line]] -= 1
         _ask_no_more(model, request)
     request.leaving = decision.cause
     if (
@@ -66,8 +68,8 @@ def end(state: State, request: Request) -> None:
             replica.leaving_blocks -= request.blocks
             replica.leaving -= 1
         state.touched[request.model] = None
-    if request.preemptible and request.leaving is None:
-        model.yielding[RANKS[request.tier]] -= 1
+    if yields(request):
+        model.yielding[RANKS[request.line]] -= 1
     _ask_no_more(model, request)
 
 

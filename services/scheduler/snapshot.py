@@ -13,16 +13,26 @@ from operator import attrgetter
 from typing import Any
 
 from schemas.codec import CodecError, decode, digest, encode
-from schemas.policy import TIERS, Policy, policy_digest
+from schemas.policy import Policy, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
-from services.scheduler import due
+from services.scheduler import due, snapshot_queue, starvation
 from services.scheduler.jobs import freeze_jobs, freeze_offline, thaw_jobs, thaw_offline
 from services.scheduler.lengths import Histogram, Lengths
-from services.scheduler.queue import Lane, Queue
-from services.scheduler.state import RANKS, Claim, Ended, Model, Replica, Request, State
+from services.scheduler.queue import RANKS
+from services.scheduler.state import (
+    Claim,
+    Ended,
+    Model,
+    Replica,
+    Request,
+    Room,
+    Service,
+    State,
+    yields,
+)
 
-FORMAT = 1
+FORMAT = 2
 _PIECE_ITEMS = 1000
 
 Frozen = list[tuple[str, list[Any]]]
@@ -31,7 +41,9 @@ Frozen = list[tuple[str, list[Any]]]
 _REQUEST_FIELDS = tuple(field.name for field in fields(Request) if field.name != "waited_us")
 _request_values = attrgetter(*_REQUEST_FIELDS)
 _HEAD_FIELDS = ("cell", "cells", "epoch", "now_us", "blind_until_us", "next_order")
+_ended_values = attrgetter(*(field.name for field in fields(Ended)))
 _REPLICA_FIELDS = tuple(field.name for field in fields(Replica) if field.name != "running")
+_SERVICE_FIELDS = tuple(field.name for field in fields(Service))
 
 
 def freeze(state: State) -> Frozen:
@@ -51,8 +63,9 @@ def freeze(state: State) -> Frozen:
         ),
         (
             "ended",
-            [(key, item.keep_until_us, item.body_digest) for key, item in state.ended.items()],
+            [(key, *_ended_values(item)) for key, item in state.ended.items()],
         ),
+        ("starts", [(*key, since_us) for key, since_us in state.starts.items()]),
         ("heard", [(*key, heard_us) for key, heard_us in state.heard.items()]),
         ("jobs", freeze_jobs(state.jobs)),
     ]
@@ -102,18 +115,9 @@ def _freeze_model(model: Model) -> list[Any]:
         [(key, claim.slot, claim.blocks) for key, claim in model.claims.items()],
         _freeze_lengths(model.lengths),
         model.cause,
-        model.cause_since_us,
-        list(model.cause_totals_us),
-        [
-            [
-                tier,
-                [
-                    [tenant, list(lane.returned), list(lane.fresh.items())]
-                    for tenant, lane in model.queue.tiers[tier].items()
-                ],
-            ]
-            for tier in TIERS
-        ],
+        None if model.room is None else [model.room.id, model.room.slot],
+        [getattr(model.service, name) for name in _SERVICE_FIELDS],
+        snapshot_queue.freeze(model),
         freeze_offline(model.offline),
     ]
 
@@ -137,20 +141,22 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
     for item in parts["requests"]:
         request = _thaw_request(item)
         state.requests[request.id] = request
-        if request.stage == "running" and request.preemptible and request.leaving is None:
-            state.models[request.model].yielding[RANKS[request.tier]] += 1
+        if request.stage == "running" and yields(request):
+            state.models[request.model].yielding[RANKS[request.line]] += 1
         if request.growing:
             state.models[request.model].growing[request.id] = None
-    state.ended = OrderedDict((key, Ended(keep, body)) for key, keep, body in parts["ended"])
+    state.ended = OrderedDict((key, Ended(*values)) for key, *values in parts["ended"])
+    state.starts = OrderedDict(((model, slot), since) for model, slot, since in parts["starts"])
     state.heard = OrderedDict(((model, slot), heard) for model, slot, heard in parts["heard"])
     state.jobs = thaw_jobs(parts["jobs"])
     due.rebuild(state)
+    starvation.rebuild(state)
     return state
 
 
 def _thaw_model(item: list[Any]) -> Model:
     profile_json, owner, replicas, starting, pools, claims, lengths, *rest = item
-    cause, since_us, totals_us, tiers, offline = rest
+    cause, room, service, queue, offline = rest
     profile = decode(profile_json.encode())
     if not isinstance(profile, Profile):
         raise CodecError("a profile of the snapshot is another message")
@@ -164,8 +170,10 @@ def _thaw_model(item: list[Any]) -> Model:
     model.pool_tokens_max = max(model.pool_tokens.values(), default=0)
     model.lengths = _thaw_lengths(lengths)
     model.claims = {key: Claim(slot, blocks) for key, slot, blocks in claims}
-    model.cause, model.cause_since_us, model.cause_totals_us = cause, since_us, totals_us
-    model.queue = _thaw_queue(tiers)
+    model.cause = cause
+    model.room = None if room is None else Room(*room)
+    model.service = Service(**dict(zip(_SERVICE_FIELDS, service, strict=True)))
+    snapshot_queue.thaw(model, queue)
     model.offline = thaw_offline(offline)
     return model
 
@@ -181,16 +189,6 @@ def _thaw_lengths(item: list[Any]) -> Lengths:
         Histogram(overall, sum(overall)),
         OrderedDict((tenant, Histogram(counts, sum(counts))) for tenant, counts in tenants),
     )
-
-
-def _thaw_queue(tiers: list[Any]) -> Queue:
-    queue = Queue()
-    for tier, tenants in tiers:
-        for tenant, returned, fresh in tenants:
-            lane = Lane([(order, key) for order, key in returned], OrderedDict(fresh))
-            queue.tiers[tier][tenant] = lane
-            queue.waiting += len(returned) + len(fresh)
-    return queue
 
 
 def _thaw_request(item: list[Any]) -> Request:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from schemas.batch_facts import JobFact
-from schemas.decisions import CAUSES, Cause
+from schemas.decisions import CAUSES, Cause, Outcome, Reason
 from schemas.facts import (
     CancelAsked,
     MessageUnreadable,
@@ -24,12 +24,13 @@ from schemas.facts import (
     WorkDone,
     WorkFault,
 )
-from schemas.policy import TIERS, Policy, Tier, policy_digest
+from schemas.policy import Policy, Tier, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
+from services.scheduler.accounts import Account
 from services.scheduler.jobs import Jobs, Offline
 from services.scheduler.lengths import Lengths
-from services.scheduler.queue import Queue
+from services.scheduler.queue import LINES, Line, Queue
 
 CAUSE_INDEX: dict[Cause, int] = {cause: index for index, cause in enumerate(CAUSES)}
 
@@ -39,7 +40,6 @@ STEP_BYTES_MAX = 4 * 1024 * 1024
 
 Stage = Literal["waiting", "running", "backoff"]
 LeaveCause = Literal["cancelled", "preempted"]
-RANKS: dict[Tier, int] = {tier: rank for rank, tier in enumerate(TIERS)}
 
 
 @dataclass(slots=True)
@@ -49,12 +49,15 @@ class Request:
     Attributes:
         order: grows with each acceptance; decides who is older.
         since_us: when the present stage began.
-        mark: the model's cause totals when this wait began; the wait's causes are the difference.
-        waited_us: by cause (index in CAUSES), over the waits that are over.
+        mark: its lane's cause totals when this wait began; the wait's causes are the difference.
+        waited_us: by cause (index in CAUSES), over the waits that are over; less what had passed
+            of the cause at the mark.
         attempt: of the last dispatch; 0 before the first. losses: attempts lost.
-        of_job: whether it is an item of an offline job.
+        line: where it stands among the others: its tier, or below all of them if it is an item of
+            an offline job.
         blocks: KV blocks that are reserved where it runs. blocks_full: the most it may need there.
         number: of the last dispatch, among those to the same life of a replica.
+        starved: whether it was dispatched before a higher tier, past its cap: then it stays.
         growing: whether it runs and has asked for more blocks.
         leaving: why it was asked to leave, while it runs on.
         preemptions: how often it left with its tokens kept.
@@ -64,6 +67,8 @@ class Request:
         used_us: queued, prefill and decode time of the attempts whose tokens are kept.
         first_token_us, ttft_us: of the first token, in its attempt and since the arrival, if an
             attempt whose tokens are kept generated it.
+        cost, weight, quantum: what its tenant was charged for the run, and how that counts.
+        quota_us: what it took of its tenant's minute.
     """
 
     id: str
@@ -83,6 +88,8 @@ class Request:
     since_us: int
     mark: tuple[int, ...]
     waited_us: list[int]
+    line: Line
+    quota_us: int = 0
     run_us: int = 0
     attempt: int = 0
     losses: int = 0
@@ -91,8 +98,12 @@ class Request:
     blocks: int = 0
     blocks_full: int = 0
     growing: bool = False
+    cost: int = 0
+    weight: int = 1
+    quantum: int = 1
     retry_at_us: int = 0
     number: int = 0
+    starved: bool = False
     leaving: LeaveCause | None = None
     preemptions: int = 0
     output_tokens: int = 0
@@ -101,7 +112,11 @@ class Request:
     used_us: tuple[int, int, int] = (0, 0, 0)
     first_token_us: int | None = None
     ttft_us: int | None = None
-    of_job: bool = False
+
+    @property
+    def of_job(self) -> bool:
+        """Whether it is an item of an offline job."""
+        return self.line == "offline"
 
 
 @dataclass(slots=True)
@@ -126,6 +141,31 @@ class Replica:
     running: dict[str, int] = field(default_factory=dict[str, int])
 
 
+@dataclass(slots=True, frozen=True)
+class Room:
+    """KV that is kept for a waiting request: nothing that stands behind it goes to that replica."""
+
+    id: str
+    slot: int
+
+
+@dataclass(slots=True)
+class Service:
+    """How fast a model's requests were served lately: integer moving averages.
+
+    Attributes:
+        interval_ns: between two dispatches while others waited. samples: how many were timed.
+        backlog_since_us: the last dispatch that left some waiting, or -1 when none waited since.
+        prefill_ns: of a prompt token. decode_ns: of an output token. 0 when not measured.
+    """
+
+    interval_ns: int = 0
+    samples: int = 0
+    backlog_since_us: int = -1
+    prefill_ns: int = 0
+    decode_ns: int = 0
+
+
 @dataclass(slots=True)
 class Claim:
     """Room on a replica, `blocks` and a place, that others were asked to leave for one request."""
@@ -145,9 +185,11 @@ class Model:
         claims: by request id, of those that wait for room which others leave.
         growing: ids of those that run and have asked for more blocks, and do not leave.
         lengths: of the outputs so far.
-        yielding: by rank of their tier, how many run that may be asked to leave and were not.
-        cause: what holds the queue back since `cause_since_us`, or None when nothing waits.
-        cause_totals_us: by cause (index in CAUSES), up to `cause_since_us`.
+        yielding: by rank of their line, how many run that may be asked to leave and were not
+            (see `yields`).
+        cause: what holds the queue back, or None when nothing waits.
+        accounts: by tenant. idle: those of them without a request, the longest idle first.
+        room: KV that is kept for one request, or None.
     """
 
     profile: Profile
@@ -160,19 +202,25 @@ class Model:
     claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
     growing: dict[str, None] = field(default_factory=dict[str, None])
     lengths: Lengths = field(default_factory=Lengths)
-    yielding: list[int] = field(default_factory=lambda: [0] * len(TIERS))
+    yielding: list[int] = field(default_factory=lambda: [0] * len(LINES))
     cause: Cause | None = None
-    cause_since_us: int = 0
-    cause_totals_us: list[int] = field(default_factory=lambda: [0] * len(CAUSES))
+    accounts: dict[str, Account] = field(default_factory=dict[str, Account])
+    idle: "OrderedDict[str, None]" = field(default_factory=OrderedDict[str, None])
+    room: Room | None = None
+    service: Service = field(default_factory=Service)
     offline: Offline = field(default_factory=Offline)
 
 
 @dataclass(slots=True)
 class Ended:
-    """What is remembered of a request that has ended, to recognise a resend."""
+    """What is remembered of a request that has ended, to recognise and to answer a resend."""
 
     keep_until_us: int
     body_digest: str
+    outcome: Outcome
+    reason: Reason
+    ended_us: int
+    output_offset: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -213,8 +261,11 @@ class State:
         deadlines, retries: heaps of (due µs, order, id); an item whose request no longer waits for
             it is dead, and is dropped when it comes to the top.
         heard: (model, slot) to when it was last heard, the longest silent first.
+        starving: a heap of (due µs, model, rank of the tier): when a tier's longest waiting request
+            reaches its starvation cap at the earliest; at most one item for each tier.
+        starts: (model, slot) to when its cold start began, the longest ago first.
         touched: models in which a dispatch may have become possible since the last fact.
-        pending: empty between two facts.
+        pending: empty between two facts, unless the step was cut short.
         step_bytes: about how many bytes of decisions came since the last fact. At STEP_BYTES_MAX
             the step is cut short, and the next fact goes on where it ended.
     """
@@ -237,9 +288,20 @@ class State:
         default_factory=OrderedDict[tuple[str, int], int],
     )
     jobs: Jobs = field(default_factory=Jobs)
+    starving: list[tuple[int, str, int]] = field(
+        default_factory=list[tuple[int, str, int]], compare=False
+    )
+    starts: "OrderedDict[tuple[str, int], int]" = field(
+        default_factory=OrderedDict[tuple[str, int], int],
+    )
     touched: dict[str, None] = field(default_factory=dict[str, None])
     pending: deque[Pending] = field(default_factory=deque[Pending])
     step_bytes: int = 0
+
+
+def yields(request: Request) -> bool:
+    """Return whether a running request may be asked to leave for another, as far as it goes."""
+    return request.preemptible and not request.starved and request.leaving is None
 
 
 def cut_short(state: State) -> bool:

@@ -105,8 +105,9 @@ def test_queue_depth_is_what_the_decisions_add_up_to(golden: Recorded) -> None:
     for item in ENTRIES:
         for decision in item.decisions:
             kind = decision.kind
-            if kind in {"request-queued.v1", "request-returned.v1"}:
+            if kind in {"request-queued.v1", "request-returned.v1", "request-preempted.v1"}:
                 waiting.add(decision.id)  # pyright: ignore[reportAttributeAccessIssue] - by kind
+                running.discard(decision.id)  # pyright: ignore[reportAttributeAccessIssue] - by kind
             elif kind in {"request-dispatched.v1", "attempt-lost.v1", "request-ended.v1"}:
                 name: str = decision.id  # pyright: ignore[reportAttributeAccessIssue] - by kind
                 waiting.discard(name)

@@ -18,7 +18,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from schemas.bus import Result, decision_id
+from schemas.bus import ResendAnswer, Result, decision_id
 from schemas.codec import decode, encode
 from schemas.continuity import Continuity
 from schemas.ids import cell_of
@@ -212,10 +212,15 @@ class Deployment:
             await asyncio.sleep(0.3)
 
     async def results(self) -> list[Result]:
-        """Return every record of headway.results, in order, duplicates included."""
+        """Return every outcome on headway.results, in order, duplicates included.
+
+        Between them stand the answers to resends, which are no outcomes.
+        """
         found: list[Result] = []
         for value in await self.read_all(RESULTS):
             result = decode(value)
+            if isinstance(result, ResendAnswer):
+                continue
             assert isinstance(result, Result)
             found.append(result)
         return found

@@ -162,12 +162,12 @@ async def test_what_is_no_policy_is_refused_with_its_reason_and_stops_no_cell(
     refused = await commands.call("config", "set", "attempts_max=0", "--why", "to see")
     assert refused.exit_code == 1
     assert "attempts_max cannot be 0: it is below 1; it takes a whole number" in refused.output
-    became = await config(commands, "set", "attempts_max=4", "--why", "to see", *WAIT)
+    became = await config(commands, "set", "attempts_max=9", "--why", "to see", *WAIT)
     assert (became["version"], became["in_force"]) == (2, True)
     letters = [decode(value) for value in await deployment.dead_letters()]
     reasons = {letter.reason for letter in letters if isinstance(letter, DeadLetter)}
     wanted = (
-        "Invalid JSON",
+        "the message is not JSON",
         "a policy is set by a policy-set.v1",
         "starvation_cap_ms for tenant acme: it cannot differ by tenant",
         "attempts_max cannot be 0: it is below 1",

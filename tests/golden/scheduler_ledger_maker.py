@@ -11,7 +11,7 @@ from schemas import decisions as d
 from schemas import facts as f
 from schemas.codec import decode_line, encode_entry
 from schemas.ledger import GENESIS_CHAIN, Entry
-from schemas.policy import TIERS, Policy
+from schemas.policy import TIERS, Override, Policy
 from tests.sim.scheduler_world import KILLS, MS, SECOND, World
 
 RECORDED = Path(__file__).parent / "scheduler-ledger.ndjson"
@@ -22,13 +22,16 @@ ALTERED_ENTRIES = 60
 def eventful_world() -> World:
     """Return a world in which every kind of fact was told and every kind of decision taken."""
     die: list[str] = []
+    held_back = Override(tenant="tenant-1", key="quota_running_requests", value=1)
     policy = Policy(
         name="golden",
         queued_requests_max=30,
+        room_kept_after_pct=1,
         reservation="quantile",
         reservation_quantile_pct=50,
         reservation_samples_min=4,
         reservation_growth_blocks=1,
+        overrides=(held_back,),
     )
     # Of three cells, "m" belongs to 2 and "other" to 1.
     world = World(seed=3, policy=policy, cell=2, cells=3, kill=lambda: die.pop() if die else None)

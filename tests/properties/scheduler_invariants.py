@@ -13,9 +13,11 @@ from schemas.codec import encode_decisions
 from schemas.decisions import CAUSES, Decision
 from schemas.facts import Fact
 from schemas.policy import TIERS, Policy
+from schemas.room import Preemption
 from services.scheduler import reservation
 from services.scheduler.decide import decide
 from services.scheduler.evolve import evolve
+from services.scheduler.order import is_open
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from services.scheduler.state import Model, Request, State
 from services.scheduler.step import governing, next_due_us, recover, step
@@ -44,7 +46,7 @@ class Watched:
         decisions: list[Decision] = []
         while (decision := self._decide(policy)) is not None:
             assert len(decisions) < DECISIONS_MAX, "the step does not come to rest"
-            self._check_decision(policy, fact, decision)
+            self._check_decision(fact, decision)
             decisions.append(decision)
             evolve(self.state, decision)
             check_memory(self.state)
@@ -78,7 +80,7 @@ class Watched:
         self.thawed = thaw(b"".join(encode_pieces(freeze(self.thawed))))
         assert state_digest(self.thawed) == digest
 
-    def _check_decision(self, policy: Policy, fact: Fact, decision: Decision) -> None:
+    def _check_decision(self, fact: Fact, decision: Decision) -> None:
         if isinstance(decision, d.RequestQueued):
             assert decision.id not in self.accepted, "the same id runs twice"
             self.accepted.add(decision.id)
@@ -88,7 +90,8 @@ class Watched:
             self._check_end(fact, decision)
         elif isinstance(decision, d.AttemptLost):
             request = self.state.requests[decision.id]
-            assert decision.losses == request.losses + 1 < policy.attempts_max
+            attempts_max = self._settings(request).attempts_max
+            assert decision.losses == request.losses + 1 < attempts_max
             assert request.stage == "running"
             assert request.attempt == decision.attempt
             assert request.leaving != "cancelled", "a cancelled request would be tried again"
@@ -108,6 +111,9 @@ class Watched:
                 self._check_growth(decision, decision.preemption)
             else:
                 self._check_preemption(decision, decision.preemption)
+
+    def _settings(self, request: Request) -> Policy:
+        return self.state.settings.at(request.model, request.tier, request.tenant)
 
     def _check_dispatch(self, decision: d.RequestDispatched) -> None:
         request = self.state.requests[decision.id]
@@ -132,7 +138,7 @@ class Watched:
         if limits.reservation == "full" or not request.preemptible:
             assert decision.blocks == decision.blocks_full
 
-    def _check_growth(self, decision: d.LeaveAsked, why: d.Preemption) -> None:
+    def _check_growth(self, decision: d.LeaveAsked, why: Preemption) -> None:
         """Check that nobody leaves for one that is younger or of a lower tier."""
         victim, asking = self.state.requests[decision.id], self.state.requests[why.for_id]
         assert asking.growing
@@ -142,7 +148,7 @@ class Watched:
         key = (TIERS.index(victim.tier), victim.order)
         assert key >= (TIERS.index(asking.tier), asking.order)
 
-    def _check_preemption(self, decision: d.LeaveAsked, why: d.Preemption) -> None:
+    def _check_preemption(self, decision: d.LeaveAsked, why: Preemption) -> None:
         """Check that the right one leaves, that it must, and that it is not in vain."""
         victim, head = self.state.requests[decision.id], self.state.requests[why.for_id]
         assert victim.stage == "running"
@@ -188,6 +194,9 @@ class Watched:
             assert decision.outcome in {"rejected", "expired"}
         assert decision.detail
         assert decision.id not in self.state.ended, "a second outcome"
+        if decision.retry_after_ms is not None:
+            assert decision.outcome == "rejected"
+            assert decision.retry_after_ms > 0
         causes = [cause for cause, _ in decision.waits]
         assert causes == [cause for cause in CAUSES if cause in causes]
         assert all(us > 0 for _, us in decision.waits)
@@ -231,11 +240,19 @@ def check_memory(state: State) -> None:
             if request.model == model.profile.model and request.stage == "running"
         ]
         assert model.yielding == [
-            sum(x.preemptible and x.leaving is None and x.tier == tier for x in running)
+            sum(
+                x.preemptible and not x.starved and x.leaving is None and x.tier == tier
+                for x in running
+            )
             for tier in TIERS
         ]
         _check_queue(state, model)
     _check_heaps(state)
+    starts = [
+        (model.profile.model, slot) for model in state.models.values() for slot in model.starting
+    ]
+    assert sorted(state.starts) == sorted(starts)
+    assert list(state.starts.values()) == sorted(state.starts.values())
     known = [
         (model.profile.model, slot) for model in state.models.values() for slot in model.replicas
     ]
@@ -252,7 +269,7 @@ def check_rest(policy: Policy, state: State) -> None:
         for replica in model.replicas.values():
             running[model.profile.model, replica.slot, replica.incarnation] = replica.running
         assert (model.cause is None) == (model.queue.waiting == 0)
-        _check_nothing_fits(policy, state, model)
+        _check_nothing_fits(state, model)
     for request in state.requests.values():
         assert (request.deadline_us is None or request.deadline_us > state.now_us) or (
             request.stage == "running"
@@ -270,15 +287,41 @@ def check_rest(policy: Policy, state: State) -> None:
 
 def _check_queue(state: State, model: Model) -> None:
     waiting = [
-        request.id
+        request
         for request in state.requests.values()
         if request.model == model.profile.model and request.stage == "waiting"
     ]
-    queued = list(model.queue.first(10_000))
-    assert sorted(queued) == sorted(waiting)
+    held = {tenant for tenant, account in model.accounts.items() if account.held}
+    in_turn = list(model.queue.first(10_000))
+    assert sorted(in_turn) == sorted(item.id for item in waiting if item.tenant not in held)
     assert model.queue.waiting == len(waiting)
-    for tenants in model.queue.tiers.values():
-        assert all(lane.fresh or lane.returned for lane in tenants.values())
+    for tier, of_tier in model.queue.tiers.items():
+        assert of_tier.waiting == sum(item.tier == tier for item in waiting)
+        assert all(lane for lane in of_tier.lanes.values())
+        assert of_tier.turns == sorted(of_tier.turns)
+        assert {turn[2] for turn in of_tier.turns} == set(of_tier.lanes) - held
+        joined = [x.since_us for x in waiting if x.tier == tier and x.tenant not in held]
+        assert of_tier.oldest_us == min(joined, default=None)
+    _check_accounts(state, model, waiting)
+
+
+def _check_accounts(state: State, model: Model, waiting: list[Request]) -> None:
+    for tenant, account in model.accounts.items():
+        own = [request for request in waiting if request.tenant == tenant]
+        assert account.waiting == len(own)
+        tokens = sum(request.prompt_tokens + request.max_output_tokens for request in own)
+        assert account.waiting_tokens == tokens
+        assert account.running == sum(
+            request.model == model.profile.model
+            and request.tenant == tenant
+            and request.stage == "running"
+            for request in state.requests.values()
+        )
+        assert (tenant in model.idle) == (account.waiting == account.running == 0)
+        assert not account.held or account.running
+    if model.room is not None:
+        assert state.requests[model.room.id].stage == "waiting"
+        assert not model.replicas[model.room.slot].draining
 
 
 def _check_heaps(state: State) -> None:
@@ -305,19 +348,20 @@ def _check_heaps(state: State) -> None:
             assert (request.retry_at_us, request.order, request.id) in retries
 
 
-def _check_nothing_fits(policy: Policy, state: State, model: Model) -> None:
+def _check_nothing_fits(state: State, model: Model) -> None:
     """Check by trying all that no dispatch was left out, but where room is kept for another."""
-    for request_id in model.queue.first(policy.look_ahead_requests):
+    look_ahead = state.settings.at(model.profile.model).look_ahead_requests
+    for request_id in model.queue.first(look_ahead):
         request = state.requests[request_id]
-        tokens = request.prompt_tokens + request.max_output_tokens
         for replica in model.replicas.values():
             if replica.draining or len(replica.running) >= replica.max_batch:
                 continue
             if any(claim.slot == replica.slot for claim in model.claims.values()):
                 continue
-            if tokens > replica.kv_blocks * replica.block_tokens:
+            if not is_open(state, model, request, replica):
                 continue
             reserved = reservation.of(state, model, request, replica)
-            tokens = reserved.blocks * replica.block_tokens
+            if reserved.full > replica.kv_blocks:
+                continue
             free = replica.kv_blocks - sum(replica.running.values())
-            assert free * replica.block_tokens < tokens, f"{request_id} would fit"
+            assert free < reserved.blocks, f"{request_id} would fit"

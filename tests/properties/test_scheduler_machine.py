@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from schemas import facts as f
-from schemas.policy import TIERS, Policy
+from schemas.policy import TIERS, Override, Policy
 from services.scheduler.step import next_due_us
 from tests.properties.scheduler_worker_rules import (
     MODELS,
@@ -189,6 +189,12 @@ class CoreMachine(WorkerRules):
         preemptions_max=st.sampled_from((0, 1, 2, 1000)),
         reservation=st.sampled_from(("full", "quantile", "quantile")),
         samples_min=st.sampled_from((1, 2, 5)),
+        cap_ms=st.sampled_from((5000, 100, 7, 1)),
+        quantum=st.sampled_from((64, 1, 1000)),
+        weight=st.integers(1, 3),
+        quotas=st.tuples(*[st.sampled_from((None, None, 1, 2, 90))] * 4),
+        hopeless=st.booleans(),
+        start_ms=st.sampled_from((600_000, 100)),
         pause_ms=pauses_ms,
     )
     def policy_changes(  # noqa: PLR0917 - Hypothesis passes by name
@@ -200,13 +206,38 @@ class CoreMachine(WorkerRules):
         attempts_max: int,
         backoff: tuple[int, ...],
         lost_ms: int,
-        preemptible: bool,  # noqa: FBT001 - Hypothesis passes by name
+        cap_ms: int,
+        quantum: int,
+        weight: int,
+        quotas: tuple[int | None, ...],
+        *,
+        hopeless: bool,
+        start_ms: int,
+        preemptible: bool,
         preemptions_max: int,
         reservation: Any,
         samples_min: int,
         pause_ms: int,
     ) -> None:
+        # Tenant "x" weighs more, has quotas, and batch work of "m" starves sooner.
+        keys = ("queued_requests", "queued_tokens", "running_requests", "tokens_per_minute")
+        overrides = (
+            Override(tenant="x", key="fair_weight", value=weight),
+            Override(model="m", tier="batch", key="starvation_cap_ms", value=cap_ms),
+            *(
+                Override(tenant="x", key=f"quota_{key}", value=value)
+                for key, value in zip(keys, quotas, strict=True)
+            ),
+        )
         policy = Policy(
+            overrides=overrides,
+            starvation_cap_ms=cap_ms * 2,
+            fair_quantum=quantum,
+            quota_running_requests=quotas[0],
+            refuse_hopeless=hopeless,
+            service_samples_min=1,
+            idle_tenants_max=1,
+            cold_start_max_ms=start_ms,
             look_ahead_requests=look_ahead,
             queued_requests_max=queued_max,
             dedupe_window_ms=window_ms,

@@ -87,6 +87,8 @@ class World:
         self._event_count = 0
         self._snapshot: tuple[int, bytes] | None = None
         self._polling = False
+        self._read = 0
+        self._timer_us = 0
         self.state: State | None = None
         self.send(f.PolicyActivated(at_us=0, policy=self.policy, who="sim", why="sim"))
         self.send(f.ProfileSet(at_us=0, profile=self.profile))
@@ -251,8 +253,7 @@ class World:
         if self.state is None:
             return
         where = self.kill()
-        # Positions come from the ledger: everything up to the last recorded source was read.
-        read = max((e.source[2] + 1 for e in self.ledger if e.source is not None), default=0)
+        read = self._read
         batch = self.inputs[read : read + BATCH_FACTS_MAX]
         if where == KILLS[0]:
             for fact in batch:  # stepped, and forgotten with the process
@@ -280,8 +281,9 @@ class World:
         if self.random.random() < 0.02:
             self._snapshot = (len(self.ledger), b"".join(encode_pieces(freeze(state))))
         due_us = next_due_us(state.policy, state)
-        if due_us is not None:
-            self.after(max(0, due_us - self.now_us), self._poll)
+        if due_us is not None and not self.now_us < self._timer_us <= due_us:
+            self._timer_us = max(due_us, self.now_us)
+            self.after(self._timer_us - self.now_us, self._poll)
 
     def _die(self) -> None:
         self.kills += 1
@@ -293,6 +295,9 @@ class World:
         assert state is not None
         fact = replace(fact, at_us=self.now_us)
         decisions = step(governing(state, fact), state, fact)
+        if source is not None:
+            # Positions come from the ledger: everything up to the last recorded source was read.
+            self._read = source[2] + 1
         self.ledger.append(
             Entry(
                 cell=self.cell,

@@ -66,6 +66,71 @@ def test_s3_tiny_requests_flow_past_one_that_needs_most_of_the_pool_and_it_still
     world.check()
 
 
+def test_s3_a_heavy_request_runs_within_its_cap_though_tiny_ones_never_end() -> None:
+    world = World()
+    world.add_replica(kv_blocks=100, max_batch=16)
+    for number in range(12):
+        world.submit(f"tiny-{number}", prompt=8, output=60)
+    world.run(for_us=20 * MS)
+    world.submit("heavy", prompt=1400, output=40)  # 90 of 100 blocks
+    sent = 12
+    while not world.started["heavy"]:
+        for _ in range(4):
+            world.submit(f"tiny-{sent}", prompt=8, output=60)  # 600 ms each, 12 blocks a 100 ms
+            sent += 1
+        world.run(for_us=100 * MS)
+        assert world.now_us < 1_010 * SECOND, "it was passed by for ever"
+    world.run_until_all_ended()
+    # Room was kept from half its cap on, and what ran then took 600 ms to end.
+    assert 2500 * MS <= outcome(world, "heavy").wait_us <= 5000 * MS
+    assert all(end.outcome == "completed" for (end,) in world.outcomes.values())
+    world.check()
+
+
+def test_s12_low_tiers_trickle_at_no_less_than_their_share_under_ten_minutes_of_high_load() -> None:
+    # Two at a time for 250 ms each: eight a second, and all of it is asked for by the top tier.
+    world = World()
+    world.add_replica(max_batch=2, iteration_us=250 * MS)
+    for number in range(600):
+        for tier in ("normal", "batch"):
+            world.submit(f"{tier}-{number}", output=1, tier=tier)
+        for more in range(8):
+            world.submit(f"top-{number}-{more}", output=1, tier="realtime")
+        world.run(for_us=SECOND)
+    ends = [end for (end,) in world.outcomes.values()]
+    low = [end.tier for end in ends if end.tier != "realtime"]
+    assert len(ends) > 4700, "eight a second for ten minutes"
+    # They ask for two of ten. The top tier, of which more wait and more, is past its cap too.
+    assert 0.195 <= len(low) / len(ends) <= 0.205
+    assert abs(low.count("normal") - low.count("batch")) <= 2, "the longest waiting goes first"
+
+
+def test_s26_a_storm_of_resends_adds_no_work_and_every_one_is_answered() -> None:
+    world = World()
+    world.add_replica(kv_blocks=64, max_batch=4)
+    for number in range(40):
+        world.submit(f"r{number}")
+    world.run(for_us=50 * MS)
+    assert world.state is not None
+    depth = world.state.models["m"].queue.waiting
+    for resend in range(2000):
+        world.submit(f"r{resend % 40}")
+    world.run(for_us=2 * BUS_US)
+    assert world.state.models["m"].queue.waiting <= depth
+    world.run_until_all_ended()
+    for resend in range(2000):
+        world.submit(f"r{resend % 40}")
+    world.run(for_us=SECOND)
+    answers = [x for x in world.published.values() if isinstance(x, d.DuplicateIgnored)]
+    assert len(answers) == 4000
+    told = {x.answer for x in answers}
+    assert told == {"attached", "recalled"}
+    assert all(x.outcome == "completed" for x in answers if x.answer == "recalled")
+    assert len(world.outcomes) == 40
+    assert all(count == 1 for count in world.started.values())
+    world.check()
+
+
 def test_s8_a_cancelled_stream_frees_its_kv_by_the_next_iteration() -> None:
     world = World()
     replica = world.add_replica(kv_blocks=200, iteration_us=10 * MS)

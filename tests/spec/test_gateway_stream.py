@@ -34,6 +34,7 @@ def result(text: str | None) -> Result:
         ttft_us=None,
         e2e_us=0,
         metadata={},
+        retry_after_ms=None,
         cell=0,
         seq=1,
         policy_version=1,

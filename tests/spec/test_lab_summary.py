@@ -49,6 +49,7 @@ def result(
         ttft_us=None if ttft_ms is None else ttft_ms * 1000,
         e2e_us=e2e_ms * 1000,
         metadata={},
+        retry_after_ms=None,
         cell=0,
         seq=0,
         policy_version=1,
@@ -144,6 +145,7 @@ def queued(name: str) -> d.RequestQueued:
         deadline_us=None,
         ahead=0,
         preemptible=True,
+        quota_us=0,
     )
 
 
@@ -162,6 +164,10 @@ def dispatched(name: str, slot: int, blocks: int) -> d.RequestDispatched:
         wait_us=0,
         waits=(),
         passed_over=(),
+        starved=False,
+        cost=1,
+        weight=1,
+        quantum=1,
         offset=0,
         max_output_tokens=1,
         prompt_tokens=1,
@@ -200,6 +206,8 @@ def ended(name: str) -> d.RequestEnded:
         body_digest="",
         output_digest=None,
         metadata=(),
+        cost=0,
+        retry_after_ms=None,
         keep_until_us=0,
     )
 

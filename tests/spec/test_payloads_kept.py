@@ -8,7 +8,9 @@ def kept(payloads: Payloads[bytes]) -> list[int]:
 
 
 async def test_a_smaller_cache_lets_the_oldest_go_at_once_and_a_larger_one_keeps_more() -> None:
-    payloads: Payloads[bytes] = Payloads("nowhere:1", "t", 0, bytes_max=100, parse=lambda raw: raw)
+    payloads: Payloads[bytes] = Payloads(
+        "nowhere:1", "t", 0, bytes_max=100, parse=lambda record: record.value
+    )
     for offset in range(10):
         payloads.keep(offset, b"x" * 10, 10)
     payloads.resize(30)

@@ -42,6 +42,7 @@ def test_a_request_is_queued_with_everything_it_asked_for() -> None:
         deadline_us=508_000,  # it counts from the broker's stamp
         ahead=0,
         preemptible=True,
+        quota_us=0,
     )
 
 
@@ -170,8 +171,8 @@ def test_a_full_queue_rejects_and_says_what_to_do() -> None:
             d.RequestEnded,
             outcome="rejected",
             reason="queue-full",
-            detail="2 requests of m wait already, the most that policy 'changed' allows;"
-            " send it later, under another id",
+            detail="2 requests of m wait already, the most that policy 'changed' allows",
+            retry_after_ms=100,
         )
     )
 

@@ -2,6 +2,7 @@
 
 from schemas import decisions as d
 from schemas.policy import Override
+from schemas.room import Preemption
 from tests.spec.scheduler_story import (
     Story,
     a,
@@ -11,7 +12,6 @@ from tests.spec.scheduler_story import (
     failed,
     finished,
     given,
-    heartbeat,
     left,
     progressed,
     ready,
@@ -48,7 +48,7 @@ def test_the_one_with_the_least_work_to_do_again_leaves_for_a_higher_tier() -> N
     story.then(QUEUED, a(d.LeaveAsked, id="b3", cause="preempted"), a(d.QueueBlocked, head="r"))
     leave = story.decisions[1]
     assert isinstance(leave, d.LeaveAsked)
-    assert leave.preemption == d.Preemption(
+    assert leave.preemption == Preemption(
         for_id="r",
         for_tier="realtime",
         lacks="slots",
@@ -357,35 +357,18 @@ def test_one_that_has_started_does_not_expire_when_it_has_to_wait_again() -> Non
     assert dispatched(story.when(finished("r", at=60))) == ["b"]
 
 
-def test_work_that_a_replica_read_past_is_tried_again() -> None:
-    story = given(ready(), arrived("a"), arrived("b"), arrived("c"))
-    story.when(heartbeat(at=1, read=2, held=(2,))).then(
-        a(
-            d.AttemptLost,
-            id="a",
-            losses=1,
-            why="replica m/0 read past it without taking it in",
-        )
+def test_one_whose_room_is_under_way_is_tried_however_few_are_looked_at() -> None:
+    story = given(
+        ready(batch=1), arrived("b", tier="batch"), policy=with_policy(look_ahead_requests=1)
     )
-    # c is still on its way, and b is held.
-    assert list(story.state.models["m"].replicas[0].running) == ["b", "c"]
+    assert asked(story.when(arrived("n"))) == ["b"]
+    # Only the realtime one is looked at, and its room is on its way too.
+    assert asked(story.when(arrived("r", tier="realtime"))) == []
+    assert dispatched(story.when(left("b", cause="preempted"))) == ["r"]
+    assert dispatched(story.when(finished("r"))) == ["n"]
 
 
-def test_work_on_its_way_is_not_taken_for_lost() -> None:
-    story = given(ready(), arrived("a"), arrived("b"))
-    story.when(heartbeat(at=1, read=0, held=()), heartbeat(at=2, read=1, held=(1,)))
-    story.then_nothing()
-
-
-def test_a_worker_that_does_not_tell_what_it_holds_is_believed() -> None:
-    given(ready(), arrived("a")).when(heartbeat(at=1, read=5)).then_nothing()
-
-
-def test_a_cancelled_request_that_never_reached_its_replica_ends() -> None:
-    story = given(ready(), arrived("a"), cancel("a"))
-    story.when(heartbeat(at=1, read=1, held=())).then(a(d.RequestEnded, outcome="cancelled"))
-
-
-def test_the_dispatches_of_a_new_life_are_counted_anew() -> None:
-    story = given(ready(), arrived("a"), stopped(), ready(life="L2"))
-    story.when(arrived("b")).then(QUEUED, a(d.RequestDispatched, number=1, incarnation="L2"))
+def test_work_that_may_not_be_preempted_leaves_when_it_is_cancelled() -> None:
+    story = given(ready(), arrived("a"), policy=with_policy(preemptible=False))
+    story.when(cancel("a")).then(a(d.LeaveAsked, cause="cancelled", preemption=None))
+    story.when(left("a")).then(a(d.RequestEnded, outcome="cancelled"))

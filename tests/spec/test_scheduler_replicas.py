@@ -256,3 +256,16 @@ def test_a_start_that_is_reported_twice_leaves_no_cold_start_behind_once_the_rep
     story.when(arrived("a", at=3001)).then(
         a(d.RequestQueued), a(d.QueueBlocked, cause="no-replica")
     )
+
+
+def test_a_replica_that_never_becomes_ready_is_given_up() -> None:
+    story = given(arrived("a"), starting(at=5), policy=with_policy(cold_start_max_ms=1000))
+    story.then(a(d.RequestQueued), a(d.QueueBlocked), a(d.QueueBlocked, cause="cold-start"))
+    assert next_due_us(story.state.policy, story.state) == 1_005_000
+    story.when(tick(1004)).then_nothing()
+    story.when(tick(1005)).then(
+        a(d.ReplicaLost, why="never-ready", incarnation="L1", silent_us=1_000_000, running=0),
+        a(d.QueueBlocked, cause="no-replica"),
+    )
+    # It may still come.
+    story.when(ready(at=2000)).then(a(d.ReplicaAdmitted), a(d.RequestDispatched, id="a"))

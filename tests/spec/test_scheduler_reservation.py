@@ -1,5 +1,7 @@
 """How much KV a request gets: all it may need, or what is likely and then more."""
 
+from dataclasses import replace
+
 import pytest
 
 from schemas import decisions as d
@@ -102,6 +104,11 @@ def test_a_request_that_fills_its_blocks_is_given_more() -> None:
     assert story.state.models["m"].replicas[0].blocks_used == 4
     # The same report again says nothing new.
     story.when(grows("a", at=2, blocks=2)).then_nothing()
+
+
+def test_a_life_of_a_replica_that_is_not_known_is_given_nothing() -> None:
+    story = seen_twelve_tokens().when(arrived("a", output=128))
+    story.when(replace(grows("a", blocks=2), incarnation="L0")).then_nothing()
 
 
 def test_no_more_is_given_than_it_may_ever_need() -> None:

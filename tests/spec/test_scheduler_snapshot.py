@@ -137,8 +137,8 @@ def test_a_state_is_not_stored_in_the_middle_of_a_step() -> None:
         b"7",
         b'["head",7]',
         b'["head",[]]',
-        b'["head",[1]]',
-        b'["head",[1,0,1,1,0,0,0,7]]',
+        b'["head",[2]]',
+        b'["head",[2,0,1,1,0,0,0,7]]',
         b"[" * 100_000,
     ],
 )
@@ -151,7 +151,7 @@ def test_another_format_is_named() -> None:
     head, *rest = raw(eventful().state).splitlines()
     name, items = json.loads(head)
     other = json.dumps([name, [FORMAT + 1, *items[1:]]]).encode()
-    with pytest.raises(CodecError, match="has format 2, this version reads 1"):
+    with pytest.raises(CodecError, match="has format 3, this version reads 2"):
         thaw(b"\n".join([other, *rest]))
 
 

@@ -23,10 +23,13 @@ from tests.spec.scheduler_story import (
     PROFILE,
     a,
     arrived,
+    failed,
     finished,
     given,
+    left,
     policy_is,
     ready,
+    stopped,
     tick,
     with_policy,
 )
@@ -145,6 +148,45 @@ def test_long_metadata_makes_a_step_end_sooner() -> None:
     live.when(tick(200))
     assert 10 < len(live.decisions) < 300
     assert sum(len(encode_decisions((one,))) for one in live.decisions) < 8 * 2**20
+
+
+def test_what_a_lost_replica_took_with_it_is_answered_over_several_entries() -> None:
+    long = tuple((f"k{n}", "\x01" * 512) for n in range(16))
+    live = given(
+        ready(blocks=1000, batch=1000),
+        *(replace(arrived(f"r{n}"), metadata=long) for n in range(300)),
+        policy=with_policy(attempts_max=1),
+    )
+    recovered = given(
+        ready(blocks=1000, batch=1000),
+        *(replace(arrived(f"r{n}"), metadata=long) for n in range(300)),
+        policy=with_policy(attempts_max=1),
+    ).state
+    # The second fact speaks of what the first has not answered yet; that counts once.
+    facts = (stopped(at=1), ready(life="L2", at=2), finished("r299", at=3), *(tick(4),) * 4)
+    ended: list[str] = []
+    for fact in facts:
+        live.when(fact)
+        recover(recovered, fact, live.decisions)
+        assert sum(len(encode_decisions((one,))) for one in live.decisions) < 8 * 2**20
+        ended += [one.id for one in live.decisions if isinstance(one, d.RequestEnded)]
+    assert ended == [f"r{n}" for n in range(300)]
+    assert not live.state.pending
+    assert not live.state.requests
+    assert state_digest(recovered) == state_digest(live.state)
+
+
+def test_a_report_that_comes_twice_while_the_first_is_being_answered_counts_once() -> None:
+    long = tuple((f"k{n}", "\x01" * 512) for n in range(16))
+    names = [f"r{n}" for n in range(200)]
+    live = given(
+        ready(blocks=1000, batch=1000), *(replace(arrived(name), metadata=long) for name in names)
+    )
+    for fact in (finished(*names, at=1), failed(*names, at=2), left(*names, at=2), tick(3)):
+        live.when(fact)
+    live.when(tick(4), tick(5))
+    assert not live.state.requests
+    assert set(live.state.ended) == set(names)
 
 
 def test_a_first_replica_with_a_tiny_pool_rejects_a_crowd_over_several_entries() -> None:

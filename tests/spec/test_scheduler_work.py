@@ -50,6 +50,8 @@ def test_a_finished_request_is_completed_with_all_its_numbers() -> None:
         body_digest="b0",
         output_digest="0d",
         metadata=(("k", "v"),),
+        cost=16 + 4 * 12,
+        retry_after_ms=None,
         keep_until_us=31_000 + 600_000_000,
     )
 
@@ -151,23 +153,25 @@ def test_a_fault_that_no_replica_could_mend_ends_the_request() -> None:
     )
 
 
-def test_pauses_grow_and_the_third_loss_is_the_end() -> None:
+def test_each_pause_is_used_and_the_fourth_loss_is_the_end() -> None:
     story = given(ready(), arrived("a"))
     story.when(failed("a", at=10)).then(a(d.AttemptLost, losses=1, backoff_ms=100))
     story.when(tick(110)).then(a(d.RequestReturned), a(d.RequestDispatched, attempt=2))
     story.when(failed("a", at=120, attempt=2)).then(a(d.AttemptLost, losses=2, backoff_ms=200))
     story.when(tick(320)).then(a(d.RequestReturned), a(d.RequestDispatched, attempt=3))
-    story.when(failed("a", at=330, attempt=3)).then(
+    story.when(failed("a", at=330, attempt=3)).then(a(d.AttemptLost, losses=3, backoff_ms=400))
+    story.when(tick(730)).then(a(d.RequestReturned), a(d.RequestDispatched, attempt=4))
+    story.when(failed("a", at=740, attempt=4)).then(
         a(
             d.RequestEnded,
             outcome="failed",
             reason="attempts-exhausted",
-            detail="lost all 3 attempts; the last one: out of memory",
-            attempts=3,
-            wait_us=300_000,
-            waits=(("backoff", 300_000),),
-            run_us=30_000,
-            e2e_us=330_000,
+            detail="lost all 4 attempts; the last one: out of memory",
+            attempts=4,
+            wait_us=700_000,
+            waits=(("backoff", 700_000),),
+            run_us=40_000,
+            e2e_us=740_000,
         )
     )
 

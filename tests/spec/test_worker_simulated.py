@@ -100,4 +100,5 @@ def test_s7_prompts_of_3_to_6_thousand_tokens_hold_a_running_stream_up_by_one_it
                 last_us[token.key.id] = clock.now_us()
     assert prompts > 50
     # Between two tokens of a stream lies one iteration at most, and its prompt tokens are bounded.
-    assert gap_us <= config.latency.step_us(result.batch + 64, config.bounds.prefill_tokens)
+    bounds = config.bounds
+    assert gap_us <= config.latency.step_us(bounds.max_batch, bounds.prefill_tokens)
