@@ -238,3 +238,45 @@ def test_an_item_never_leaves_for_another_item() -> None:
     story = given(ready(batch=1, blocks=40), policy=POLICY)
     story.when(*_job(1000)).when(item(0, at=1001), item(1, at=1001))
     assert not [one for one in story.decisions if isinstance(one, d.LeaveAsked)]
+
+
+def test_an_item_waits_behind_every_online_request_however_long_it_has_waited() -> None:
+    policy = with_policy(offline_idle_ms=100, starvation_cap_ms=50, starved_share_pct=100)
+    story = given(ready(batch=1, blocks=40), policy=policy)
+    story.when(*_job(1000, count=2)).when(item(0, at=1001), item(1, at=1001))
+    story.when(arrived("first", at=1002, tier="realtime"))
+    story.when(left("batch/j/0", at=1003, cause="preempted"))
+    # Online work of a tier has a cap beside others; items have none, so nothing comes due for them.
+    assert not story.state.starving
+    story.when(arrived("second", at=1900, tier="batch"))
+    story.when(finished("first", at=1901))
+    story.then(a(d.RequestEnded), a(d.RequestDispatched, id="second", starved=False))
+    story.when(finished("second", at=1902))
+    assert isinstance(story.decisions[1], d.RequestDispatched)
+    assert (story.decisions[1].id, story.decisions[1].starved) == ("batch/j/0", False)
+
+
+@pytest.mark.parametrize("of_job", [True, False])
+def test_no_room_is_kept_for_an_item_as_it_is_for_another_request(*, of_job: bool) -> None:
+    policy = with_policy(offline_idle_ms=100, starvation_cap_ms=100)
+    story = given(ready(batch=8, blocks=40), policy=policy)
+    # 35 of 40 blocks are taken, and 10 are asked for.
+    story.when(arrived("large", at=900, prompt=400, output=160)).when(*_job(1000, count=1))
+    waits = item(0, at=1001, prompt=100, output=60)
+    story.when(waits if of_job else replace(waits, id="another"))
+    story.when(tick(1100))
+    kept = [one for one in story.decisions if isinstance(one, d.RoomKept)]
+    story.when(arrived("small", at=1110))
+    kept += [one for one in story.decisions if isinstance(one, d.RoomKept)]
+    assert [one.id for one in kept] == ([] if of_job else ["another"])
+
+
+def test_an_item_leaves_before_a_request_of_the_batch_tier() -> None:
+    story = given(ready(batch=2, blocks=40), policy=POLICY)
+    story.when(*_job(1000)).when(item(0, at=1001))
+    story.when(arrived("of batch", at=1002, tier="batch", prompt=8, output=8))
+    story.when(arrived("online", at=1003, tier="normal"))
+    # The other one would cost less to compute again, and stands above the item all the same.
+    asked = story.decisions[1]
+    assert isinstance(asked, d.LeaveAsked)
+    assert asked.id == "batch/j/0"
