@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from schemas.batch_decisions import JobDecision
 from schemas.facts import Pairs, Usage
 from schemas.message import message
 from schemas.outcomes import Outcome, Reason
@@ -368,5 +369,6 @@ Decision = (
     | ReplicaLost
     | ReplicaTurnedAway
     | RequestEnded
+    | JobDecision
 )
 AnyDecision = Annotated[Decision, Field(discriminator="kind")]

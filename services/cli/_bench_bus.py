@@ -132,7 +132,7 @@ async def running_stack() -> "AsyncGenerator[Stack, None]":
     """Give a deployment with an instant engine, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="headway-bench-") as state:
         plan = WorkerPlan(0, ("--engine", "simulated", "--instant"))
-        stack = Stack(_embedded(state), profiles=[PROFILE], workers={MODEL: [plan]}, tell=_quiet)
+        stack = Stack(embedded(state), profiles=[PROFILE], workers={MODEL: [plan]}, tell=_quiet)
         try:
             await stack.start()
             yield stack
@@ -140,7 +140,7 @@ async def running_stack() -> "AsyncGenerator[Stack, None]":
             await stack.stop()
 
 
-def _embedded(state: str) -> Settings:
+def embedded(state: str) -> Settings:
     """Return settings for parts of our own, whatever the environment names."""
     return replace(load(state), kafka=None, clickhouse=None)
 
@@ -236,7 +236,7 @@ def _percentile_ms(values_s: list[float], percent: int) -> float:
 def with_broker(measure: Callable[[str], Any]) -> Any:
     """Run `measure` with the bootstrap servers of a broker of its own."""
     with tempfile.TemporaryDirectory(prefix="headway-bench-") as state:
-        broker = Broker(_embedded(state), Path(state) / "kafka")
+        broker = Broker(embedded(state), Path(state) / "kafka")
         broker.start()
         try:
             return measure(broker.bootstrap)

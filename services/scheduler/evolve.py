@@ -17,6 +17,8 @@ from schemas.policy_scope import Settings
 from services.scheduler import (
     carried,
     due,
+    offline_memory,
+    outcomes,
     reported,
     running,
     service_times,
@@ -28,7 +30,6 @@ from services.scheduler.hearing import hear, time_passed
 from services.scheduler.state import (
     CAUSE_INDEX,
     AttemptGone,
-    Ended,
     Model,
     Replica,
     Request,
@@ -49,9 +50,8 @@ def evolve(state: State, event: Fact | Decision) -> None:
     state.step_bytes += _EVENT_BYTES
 
 
-# About how long a decision is in the ledger, and a character of a producer's metadata at worst.
+# About how long a decision is in the ledger.
 _EVENT_BYTES = 1024
-_METADATA_CHAR_BYTES = 6
 
 
 # Facts
@@ -173,13 +173,16 @@ def _queued(state: State, decision: d.RequestQueued) -> None:
         mark=(),
         waited_us=waited,
         quota_us=decision.quota_us,
+        line="offline" if offline_memory.of_job(state, decision.id) else decision.tier,
     )
     state.next_order += 1
     state.requests[request.id] = request
     if request.deadline_us is not None:
         due.add_deadline(state, request)
     waiting.join(state, request)
-    account = state.models[request.model].accounts[request.tenant]
+    model = state.models[request.model]
+    offline_memory.accepted(state, model, request)
+    account = model.accounts[request.tenant]
     account.refusals = 0
     if decision.quota_us:
         account.take_minute(decision.quota_us, state.now_us)
@@ -296,56 +299,6 @@ def _replica_lost(state: State, decision: d.ReplicaLost) -> None:
     state.touched[decision.model] = None
 
 
-def _request_ended(state: State, decision: d.RequestEnded) -> None:
-    if state.pending:
-        # What the fact brought is answered before anything ends by itself (a deadline, say).
-        state.pending.popleft()
-    request = state.requests.pop(decision.id, None)
-    if request is not None:
-        _accepted_ended(state, request, decision)
-    elif decision.retry_after_ms is not None:
-        model = state.models[decision.model]
-        waiting.account_of(state, model, decision.tenant).refusals += 1
-    if decision.keep_until_us > state.now_us:
-        state.ended[decision.id] = Ended(
-            decision.keep_until_us,
-            decision.body_digest,
-            decision.outcome,
-            decision.reason,
-            state.now_us,
-            decision.output_offset,
-        )
-    if decision.metadata:
-        metadata_chars = sum(len(name) + len(value) for name, value in decision.metadata)
-        state.step_bytes += _METADATA_CHAR_BYTES * metadata_chars
-
-
-def _accepted_ended(state: State, request: Request, decision: d.RequestEnded) -> None:
-    model = state.models[request.model]
-    if request.quota_us:
-        tokens = request.prompt_tokens + request.max_output_tokens
-        usage = decision.usage
-        used = 0 if usage is None else usage.prompt_tokens + usage.output_tokens
-        account = waiting.account_of(state, model, request.tenant)
-        account.give_minute_back(request.quota_us * (tokens - used) // tokens)
-    if decision.usage is not None:
-        service_times.note_usage(model.service, decision.usage)
-    if request.stage == "running":
-        waiting.stop(state, request, decision.cost)
-    elif request.stage == "waiting":
-        waiting.leave(state, request)
-    model.claims.pop(request.id, None)
-    if decision.outcome == "completed" and decision.usage is not None:
-        model.lengths.add(
-            request.tenant,
-            decision.usage.output_tokens,
-            samples_max=state.policy.reservation_samples_max,
-            tenants_max=state.policy.reservation_tenants_max,
-        )
-    state.touched[request.model] = None
-    due.drop_dead(state)
-
-
 def _start_is_over(state: State, model: Model, slot: int) -> None:
     del model.starting[slot]
     del state.starts[model.profile.model, slot]
@@ -395,5 +348,6 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.ReplicaAdmitted: _admitted,
     d.ReplicaLost: _replica_lost,
     d.ReplicaTurnedAway: _turned_away,
-    d.RequestEnded: _request_ended,
+    d.RequestEnded: outcomes.request_ended,
+    **offline_memory.REMEMBER,
 }

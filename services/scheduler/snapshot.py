@@ -17,9 +17,10 @@ from schemas.policy import Policy, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler import due, snapshot_queue, starvation
+from services.scheduler.jobs import freeze_jobs, freeze_offline, thaw_jobs, thaw_offline
 from services.scheduler.lengths import Histogram, Lengths
+from services.scheduler.queue import RANKS
 from services.scheduler.state import (
-    RANKS,
     Claim,
     Ended,
     Model,
@@ -66,6 +67,7 @@ def freeze(state: State) -> Frozen:
         ),
         ("starts", [(*key, since_us) for key, since_us in state.starts.items()]),
         ("heard", [(*key, heard_us) for key, heard_us in state.heard.items()]),
+        ("jobs", freeze_jobs(state.jobs)),
     ]
 
 
@@ -116,6 +118,7 @@ def _freeze_model(model: Model) -> list[Any]:
         None if model.room is None else [model.room.id, model.room.slot],
         [getattr(model.service, name) for name in _SERVICE_FIELDS],
         snapshot_queue.freeze(model),
+        freeze_offline(model.offline),
     ]
 
 
@@ -139,12 +142,13 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
         request = _thaw_request(item)
         state.requests[request.id] = request
         if request.stage == "running" and yields(request):
-            state.models[request.model].yielding[RANKS[request.tier]] += 1
+            state.models[request.model].yielding[RANKS[request.line]] += 1
         if request.growing:
             state.models[request.model].growing[request.id] = None
     state.ended = OrderedDict((key, Ended(*values)) for key, *values in parts["ended"])
     state.starts = OrderedDict(((model, slot), since) for model, slot, since in parts["starts"])
     state.heard = OrderedDict(((model, slot), heard) for model, slot, heard in parts["heard"])
+    state.jobs = thaw_jobs(parts["jobs"])
     due.rebuild(state)
     starvation.rebuild(state)
     return state
@@ -152,7 +156,7 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
 
 def _thaw_model(item: list[Any]) -> Model:
     profile_json, owner, replicas, starting, pools, claims, lengths, *rest = item
-    cause, room, service, queue = rest
+    cause, room, service, queue, offline = rest
     profile = decode(profile_json.encode())
     if not isinstance(profile, Profile):
         raise CodecError("a profile of the snapshot is another message")
@@ -170,6 +174,7 @@ def _thaw_model(item: list[Any]) -> Model:
     model.room = None if room is None else Room(*room)
     model.service = Service(**dict(zip(_SERVICE_FIELDS, service, strict=True)))
     snapshot_queue.thaw(model, queue)
+    model.offline = thaw_offline(offline)
     return model
 
 

@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Literal
 
+from schemas.batch_facts import JobFact
 from schemas.decisions import CAUSES, Cause, Outcome, Reason
 from schemas.facts import (
     CancelAsked,
@@ -23,12 +24,13 @@ from schemas.facts import (
     WorkDone,
     WorkFault,
 )
-from schemas.policy import TIERS, Policy, Tier, policy_digest
+from schemas.policy import Policy, Tier, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler.accounts import Account
+from services.scheduler.jobs import Jobs, Offline
 from services.scheduler.lengths import Lengths
-from services.scheduler.queue import Queue
+from services.scheduler.queue import LINES, Line, Queue
 
 CAUSE_INDEX: dict[Cause, int] = {cause: index for index, cause in enumerate(CAUSES)}
 
@@ -38,7 +40,6 @@ STEP_BYTES_MAX = 4 * 1024 * 1024
 
 Stage = Literal["waiting", "running", "backoff"]
 LeaveCause = Literal["cancelled", "preempted"]
-RANKS: dict[Tier, int] = {tier: rank for rank, tier in enumerate(TIERS)}
 
 
 @dataclass(slots=True)
@@ -52,6 +53,8 @@ class Request:
         waited_us: by cause (index in CAUSES), over the waits that are over; less what had passed
             of the cause at the mark.
         attempt: of the last dispatch; 0 before the first. losses: attempts lost.
+        line: where it stands among the others: its tier, or below all of them if it is an item of
+            an offline job.
         blocks: KV blocks that are reserved where it runs. blocks_full: the most it may need there.
         number: of the last dispatch, among those to the same life of a replica.
         starved: whether it was dispatched before a higher tier, past its cap: then it stays.
@@ -85,6 +88,7 @@ class Request:
     since_us: int
     mark: tuple[int, ...]
     waited_us: list[int]
+    line: Line
     quota_us: int = 0
     run_us: int = 0
     attempt: int = 0
@@ -108,6 +112,11 @@ class Request:
     used_us: tuple[int, int, int] = (0, 0, 0)
     first_token_us: int | None = None
     ttft_us: int | None = None
+
+    @property
+    def of_job(self) -> bool:
+        """Whether it is an item of an offline job."""
+        return self.line == "offline"
 
 
 @dataclass(slots=True)
@@ -176,7 +185,7 @@ class Model:
         claims: by request id, of those that wait for room which others leave.
         growing: ids of those that run and have asked for more blocks, and do not leave.
         lengths: of the outputs so far.
-        yielding: by rank of their tier, how many run that may be asked to leave and were not
+        yielding: by rank of their line, how many run that may be asked to leave and were not
             (see `yields`).
         cause: what holds the queue back, or None when nothing waits.
         accounts: by tenant. idle: those of them without a request, the longest idle first.
@@ -193,12 +202,13 @@ class Model:
     claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
     growing: dict[str, None] = field(default_factory=dict[str, None])
     lengths: Lengths = field(default_factory=Lengths)
-    yielding: list[int] = field(default_factory=lambda: [0] * len(TIERS))
+    yielding: list[int] = field(default_factory=lambda: [0] * len(LINES))
     cause: Cause | None = None
     accounts: dict[str, Account] = field(default_factory=dict[str, Account])
     idle: "OrderedDict[str, None]" = field(default_factory=OrderedDict[str, None])
     room: Room | None = None
     service: Service = field(default_factory=Service)
+    offline: Offline = field(default_factory=Offline)
 
 
 @dataclass(slots=True)
@@ -229,6 +239,7 @@ Pending = (
     | RequestRefused
     | CancelAsked
     | MessageUnreadable
+    | JobFact
     | ReplicaReady
     | ReplicaHeartbeat
     | ReplicaStopped
@@ -276,6 +287,7 @@ class State:
     heard: "OrderedDict[tuple[str, int], int]" = field(
         default_factory=OrderedDict[tuple[str, int], int],
     )
+    jobs: Jobs = field(default_factory=Jobs)
     starving: list[tuple[int, str, int]] = field(
         default_factory=list[tuple[int, str, int]], compare=False
     )

@@ -74,6 +74,7 @@ def eventful_world() -> World:
     world.add_replica(2, kv_blocks=24, max_batch=3)
     traffic(world, "c", 12)
     first.stop()
+    offline_jobs(world)
     world.run_until_all_ended()
     world.check()
     return world
@@ -114,6 +115,23 @@ def early_requests(world: World) -> None:
             body_bytes=12,
         )
     )
+
+
+def offline_jobs(world: World) -> None:
+    """Let jobs be received, refused, sent on, held back by online work, steered and finished."""
+    world.submit_job("elsewhere", 1, model="other")
+    world.submit_job("nowhere", 1, model="nowhere-m")
+    world.submit_job("night", 14, chunk=8)
+    world.submit_job("night", 14, chunk=8)
+    traffic(world, "d", 10)
+    world.steer("night", "pause")
+    world.run(for_us=300 * MS)
+    world.steer("night", "resume")
+    world.submit_job("dropped", 30)
+    world.run(for_us=300 * MS)
+    world.steer("dropped", "cancel")
+    while len(world.jobs_finished) < 2:
+        world.run(for_us=100 * MS)
 
 
 def traffic(world: World, prefix: str, count: int) -> None:

@@ -295,12 +295,12 @@ def _check_queue(state: State, model: Model) -> None:
     in_turn = list(model.queue.first(10_000))
     assert sorted(in_turn) == sorted(item.id for item in waiting if item.tenant not in held)
     assert model.queue.waiting == len(waiting)
-    for tier, of_tier in model.queue.tiers.items():
-        assert of_tier.waiting == sum(item.tier == tier for item in waiting)
+    for line, of_tier in model.queue.tiers.items():
+        assert of_tier.waiting == sum(item.line == line for item in waiting)
         assert all(lane for lane in of_tier.lanes.values())
         assert of_tier.turns == sorted(of_tier.turns)
         assert {turn[2] for turn in of_tier.turns} == set(of_tier.lanes) - held
-        joined = [x.since_us for x in waiting if x.tier == tier and x.tenant not in held]
+        joined = [x.since_us for x in waiting if x.line == line and x.tenant not in held]
         assert of_tier.oldest_us == min(joined, default=None)
     _check_accounts(state, model, waiting)
 

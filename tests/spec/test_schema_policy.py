@@ -65,6 +65,16 @@ CHANGES: dict[str, Any] = {
     "tier_latency_target_ms": (100, 500, 1_000, 60_001),
     "append_entries_max": 499,
     "snapshot_entries": 49_999,
+    "offline_idle_ms": 501,
+    "offline_kv_margin_pct": 26,
+    "offline_slots_margin_pct": 24,
+    "offline_inflight_max": 255,
+    "offline_release_max": 63,
+    "offline_window_items": 2_047,
+    "offline_jobs_max": 999,
+    "offline_job_items_max": 999_999,
+    "offline_job_chunks_max": 19_999,
+    "offline_report_pct": 2,
     "payload_cache_bytes": 0,
 }
 
