@@ -78,7 +78,7 @@ def command(
 
     Exit code 0 only when it completed; otherwise 1, with the outcome's sentence.
     """
-    request = _request(given)
+    request = _request(given, stream=follow)
     bootstrap = _endpoints.kafka(state_dir)
     if no_wait:
         _output.run(_send(bootstrap, request))
@@ -99,7 +99,7 @@ def command(
     _show(result, streamed=streamed, as_json=as_json)
 
 
-def _request(given: dict[str, Any]) -> InferenceRequest:
+def _request(given: dict[str, Any], *, stream: bool) -> InferenceRequest:
     """Return the request that the options describe.
 
     Raises:
@@ -121,6 +121,7 @@ def _request(given: dict[str, Any]) -> InferenceRequest:
         "max_output_tokens": given["max_output_tokens"],
         "temperature": given["temperature"],
         "deadline_ms": given["deadline_ms"],
+        "stream": stream,
         "metadata": _labels(given["metadata"]),
     }
     # As the cell's edge will judge it, and in its words.

@@ -88,7 +88,7 @@ def in_order(
     if not model.claims:
         yield from request_ids
         return
-    holders = [state.requests[request_id] for request_id in model.claims]
+    holders = [state.requests[key] for key in model.claims if key != starved]
     holders.sort(key=lambda holder: (RANKS[holder.line], holder.order))
     holders.reverse()
     for request_id in request_ids:
@@ -97,9 +97,7 @@ def in_order(
             continue
         rank = RANKS[state.requests[request_id].line]
         while holders and RANKS[holders[-1].line] <= rank:
-            holder = holders.pop().id
-            if holder != starved:
-                yield holder
+            yield holders.pop().id
         if request_id not in model.claims:
             yield request_id
-    yield from (holder.id for holder in reversed(holders) if holder.id != starved)
+    yield from (holder.id for holder in reversed(holders))

@@ -38,11 +38,10 @@ def tokens_lost(request: Request) -> int:
 
 
 def worthwhile(model: Model) -> bool:
-    """Return whether anybody runs who might leave for the highest tier that waits."""
-    for rank, of_tier in enumerate(model.queue.tiers.values()):
-        if of_tier.waiting:
-            return any(model.yielding[rank + 1 :])
-    return False
+    """Return whether anybody runs who might leave for the highest tier that waits; one does."""
+    tiers = enumerate(model.queue.tiers.values())
+    rank = next(rank for rank, of_tier in tiers if of_tier.waiting)
+    return any(model.yielding[rank + 1 :])
 
 
 def possible(model: Model, request: Request) -> bool:
