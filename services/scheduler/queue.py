@@ -214,7 +214,7 @@ class Queue:
         return lane
 
     def add_returned(
-        self, tier: Tier, tenant: str, request_id: str, order: int, joined_us: int
+        self, tier: Line, tenant: str, request_id: str, order: int, joined_us: int
     ) -> Lane:
         """Put a request that ran before ahead of all younger ones of its lane, and return that."""
         lane = self._lane(tier, tenant)

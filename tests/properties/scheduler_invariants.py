@@ -18,6 +18,7 @@ from services.scheduler import reservation
 from services.scheduler.decide import decide
 from services.scheduler.evolve import evolve
 from services.scheduler.order import is_open
+from services.scheduler.queue import LINES
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from services.scheduler.state import Model, Request, State
 from services.scheduler.step import governing, next_due_us, recover, step
@@ -241,10 +242,10 @@ def check_memory(state: State) -> None:
         ]
         assert model.yielding == [
             sum(
-                x.preemptible and not x.starved and x.leaving is None and x.tier == tier
+                x.preemptible and not x.starved and x.leaving is None and x.line == line
                 for x in running
             )
-            for tier in TIERS
+            for line in LINES
         ]
         _check_queue(state, model)
     _check_heaps(state)
