@@ -29,7 +29,7 @@ JobId = Annotated[
     str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")
 ]
 Note = Annotated[str, StringConstraints(max_length=NOTE_CHARS_MAX)]
-ItemNumber = Annotated[int, Field(ge=0, lt=JOB_ITEMS_MAX)]
+ItemNumber = Annotated[int, Field(ge=0, le=JOB_ITEMS_MAX - 1)]
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 Action = Literal["pause", "resume", "cancel"]
 JobState = Literal[
