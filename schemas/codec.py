@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from schemas.batch import BatchControl, BatchHold, BatchItems, BatchJob, BatchStatus
 from schemas.bus import (
     DeadLetter,
     DepthSignal,
@@ -51,6 +52,11 @@ BusMessage = (
     | DepthSignal
     | DeviceSample
     | SnapshotChunk
+    | BatchJob
+    | BatchItems
+    | BatchControl
+    | BatchStatus
+    | BatchHold
     | Policy
     | PolicySet
     | Profile

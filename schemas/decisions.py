@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from schemas.batch_decisions import JobDecision
 from schemas.batches import BatchFormed, BatchPlace, WindowOpened, WindowTuned
 from schemas.facts import Pairs, Usage
 from schemas.message import message
@@ -374,5 +375,6 @@ Decision = (
     | WindowTuned
     | WindowOpened
     | BatchFormed
+    | JobDecision
 )
 AnyDecision = Annotated[Decision, Field(discriminator="kind")]

@@ -37,6 +37,14 @@ CHAIN_SCHEMA = {
     "type": "string",
 }
 
+_WRITTEN_OUTSIDE = {
+    "policy.v1",
+    "profile.v1",
+    "batch-job.v1",
+    "batch-items.v1",
+    "batch-control.v1",
+}
+
 Group = Literal["request", "fact", "decision", "entry", "bus"]
 
 
@@ -133,7 +141,7 @@ def _registry() -> Mapping[str, MessageKind]:
     for group, classes in groups.items():
         for cls in classes:
             (name,) = cast("tuple[str]", get_args(get_type_hints(cls)["kind"]))
-            outside = group == "request" or name in ("policy.v1", "profile.v1")
+            outside = group == "request" or name in _WRITTEN_OUTSIDE
             kinds[name] = MessageKind(name, cls, group, outside)
     return MappingProxyType(kinds)
 

@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from schemas.batch_facts import JobFact
+from schemas.ids import RoutedBy
 from schemas.message import message
 from schemas.policy import Policy, Tier
 from schemas.profile import Profile
 from schemas.sizes import EmbeddingSize, Number, Usage
 
-# (cell, seq, index) of the decision that sent a message on from another cell.
-RoutedBy = tuple[int, int, int]
 # What a worker says is not trusted to be in range: a number outside is a dead letter, not a crash.
 Positive = Annotated[int, Field(ge=1, le=2**53)]
 Slot = Annotated[int, Field(ge=0, le=1023)]
@@ -379,6 +379,7 @@ Fact = (
     | RequestRefused
     | MessageUnreadable
     | CancelAsked
+    | JobFact
     | WorkerFact
 )
 AnyFact = Annotated[Fact, Field(discriminator="kind")]

@@ -19,6 +19,8 @@ TenantName = Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHAR
 
 # (topic, partition, offset) of the record that a fact was read from.
 Source = tuple[str, int, int]
+# (cell, seq, index) of the decision that sent a message on from another cell.
+RoutedBy = tuple[int, int, int]
 
 _MURMUR2_SEED = 0x9747B28C
 _MURMUR2_M = 0x5BD1E995

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from schemas import policy_fair as fair
+from schemas import policy_offline as offline
 from schemas import policy_room as keys
 from schemas import policy_shell as shell
 from schemas import policy_windows as windows
@@ -178,50 +180,10 @@ class Policy:
     reservation_tenants_max: keys.ReservationTenantsMax = 256
 
     # How tenants share a tier, and what each may have
-    fair_weight: Annotated[
-        int,
-        tunable(
-            "The tenant's part of a tier that several tenants wait in, beside their weights.",
-            unit="parts",
-            origin=_OWN,
-            scope=PER_TENANT,
-            ge=1,
-            le=10_000,
-        ),
-    ] = 1
-    fair_quantum: Annotated[
-        int,
-        tunable(
-            "The cost that a tenant of weight 1 may run up before the turn goes to the next.",
-            unit="cost units",
-            origin="less than one short request: changing the tenant costs nothing",
-            scope=PER_MODEL,
-            ge=1,
-            le=1_000_000_000,
-        ),
-    ] = 64
-    fair_prompt_token_cost: Annotated[
-        int,
-        tunable(
-            "What a prompt token costs a tenant.",
-            unit="cost units",
-            origin=_OWN,
-            scope=PER_MODEL,
-            ge=0,
-            le=1_000_000,
-        ),
-    ] = 1
-    fair_output_token_cost: Annotated[
-        int,
-        tunable(
-            "What an output token costs a tenant.",
-            unit="cost units",
-            origin="a decoded token takes about four times as long as one of a prompt",
-            scope=PER_MODEL,
-            ge=1,
-            le=1_000_000,
-        ),
-    ] = 4
+    fair_weight: fair.FairWeight = 1
+    fair_quantum: fair.FairQuantum = 64
+    fair_prompt_token_cost: fair.FairPromptTokenCost = 1
+    fair_output_token_cost: fair.FairOutputTokenCost = 4
     quota_queued_requests: Annotated[
         Quota,
         tunable(
@@ -362,6 +324,18 @@ class Policy:
             le=DAY_MS,
         ),
     ] = 600_000
+
+    # Offline jobs beside online work; see schemas/policy_offline.
+    offline_idle_ms: offline.OfflineIdleMs = 500
+    offline_kv_margin_pct: offline.OfflineKvMarginPct = 25
+    offline_slots_margin_pct: offline.OfflineSlotsMarginPct = 25
+    offline_inflight_max: offline.OfflineInflightMax = 256
+    offline_release_max: offline.OfflineReleaseMax = 64
+    offline_window_items: offline.OfflineWindowItems = 2_048
+    offline_jobs_max: offline.OfflineJobsMax = 1_000
+    offline_job_items_max: offline.OfflineJobItemsMax = 1_000_000
+    offline_job_chunks_max: offline.OfflineJobChunksMax = 20_000
+    offline_report_pct: offline.OfflineReportPct = 1
 
     # Batch windows of one-shot models (schemas/policy_windows.py)
     window_mode: windows.WindowMode = "window"

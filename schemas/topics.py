@@ -10,6 +10,7 @@ DAY_MS = 24 * 3600 * 1000
 
 REQUESTS = "headway.requests"
 BATCH_JOBS = "headway.batch.jobs"
+BATCH_STATUS = "headway.batch.status"
 TELEMETRY = "headway.telemetry"
 SIGNALS = "headway.signals"
 WORKER_EVENTS = "headway.worker.events"
@@ -84,13 +85,27 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         BATCH_JOBS,
-        "offline jobs with many items",
-        (),
-        ("job submitters",),
+        "offline jobs with many items, and what steers them",
+        ("batch-job.v1", "batch-items.v1", "batch-control.v1"),
+        ("job submitters", "cell"),
         ("cell",),
         "model",
         "cells",
-        7 * DAY_MS,
+        # A job may have to wait for weeks until there is room.
+        30 * DAY_MS,
+        {"max.message.bytes": "4194304"},
+    ),
+    Topic(
+        BATCH_STATUS,
+        "how far each offline job is, and what holds a model's jobs back",
+        ("batch-status.v1", "batch-hold.v1"),
+        ("cell",),
+        ("job submitters", "people"),
+        "job, or model",
+        "cells",
+        None,
+        # Small segments that are soon compacted: who asks for a job reads the whole topic.
+        {"segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"},
     ),
     Topic(
         TELEMETRY,

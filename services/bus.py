@@ -167,10 +167,12 @@ async def producing(bootstrap: str) -> AsyncGenerator[AIOKafkaProducer, None]:
 
 @contextlib.asynccontextmanager
 async def consuming(
-    bootstrap: str, partitions: Iterable[TopicPartition] = ()
+    bootstrap: str,
+    partitions: Iterable[TopicPartition] = (),
+    fetch_bytes: int = REQUEST_BYTES_MAX,
 ) -> AsyncGenerator[AIOKafkaConsumer, None]:
     """Yield a started consumer, assigned to `partitions` and to no group; stop it afterwards."""
-    consumer = new_consumer(bootstrap)
+    consumer = new_consumer(bootstrap, fetch_bytes=fetch_bytes)
     try:
         await bounded(consumer.start(), "accept a consumer")
         chosen = list(partitions)

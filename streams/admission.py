@@ -30,9 +30,10 @@ from schemas.policy import Policy
 from schemas.policy_set import PolicySet, refusal, unreadable_because
 from schemas.profile import Profile
 from schemas.requests import Cancel, ChatMessage
-from schemas.topics import CONFIG, REQUESTS
+from schemas.topics import BATCH_JOBS, CONFIG, REQUESTS
 from services.batches import fault_of, raw_value
 from services.bus import Record
+from streams import jobs
 
 
 class Countable(Protocol):
@@ -103,6 +104,8 @@ class Edge:
             return None
         if record.topic == REQUESTS:
             fact, payload = self._request(record, at_us)
+        elif record.topic == BATCH_JOBS:
+            fact, payload = self._job(record, at_us), None
         elif record.topic == CONFIG:
             fact, payload = self._config(record, at_us), None
         else:
@@ -206,6 +209,10 @@ class Edge:
         if known is None or known[0] is not profile:
             known = self._counters[model] = (profile, self._counter_of(profile))
         return known[1](asked)
+
+    def _job(self, record: Record, at_us: int) -> Fact:
+        found = jobs.read_record(record, at_us, jobs.sent_on_by(record, self._cells))
+        return unreadable(record, at_us, found) if isinstance(found, str) else found
 
     def _config(self, record: Record, at_us: int) -> Fact:
         try:

@@ -8,8 +8,10 @@ drops one that it has seen. Touches no network itself; payloads come through `So
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from schemas import batch_decisions as b
 from schemas import bus as messages
 from schemas import decisions as d
+from schemas.batch import BatchItem
 from schemas.batches import BatchFormed, WindowOpened, WindowTuned
 from schemas.codec import encode
 from schemas.edge import Asked
@@ -17,7 +19,15 @@ from schemas.embeddings import Embedding, EmbeddingRequest
 from schemas.facts import WorkFinished, WorkLeft
 from schemas.ids import replica_name
 from schemas.ledger import Entry
-from schemas.topics import DEAD_LETTER, REQUESTS, RESULTS, WORKER_EVENTS, work_topic
+from schemas.topics import (
+    BATCH_JOBS,
+    DEAD_LETTER,
+    REQUESTS,
+    RESULTS,
+    WORKER_EVENTS,
+    work_topic,
+)
+from streams import jobs
 
 # A record of headway.results takes 16 MiB, with its key and headers. A worker's report of as much
 # makes an outcome that is longer, and one that came compressed may hold more.
@@ -49,6 +59,10 @@ class Sources(Protocol):
 
     async def outputs(self, offset: int) -> dict[str, Output] | None:
         """Return the outputs, by request id, of the report at `offset`, or None if it is gone."""
+        ...
+
+    async def items(self, offset: int) -> tuple[BatchItem, ...] | None:
+        """Return a job's items at `offset` of headway.batch.jobs, or None if they are gone."""
         ...
 
     async def raw(self, topic: str, partition: int, offset: int) -> bytes | None:
@@ -97,7 +111,11 @@ async def effects_of(entry: Entry, sources: Sources, cells: int) -> list[Effect]
     for index, decision in enumerate(entry.decisions):
         if isinstance(decision, SILENT):
             continue
-        for topic, partition, key, value, extra in await _messages(entry, decision, sources, cells):
+        if isinstance(decision, b.JobDecision):
+            found = await _of_job(entry, decision, sources)
+        else:
+            found = await _messages(entry, decision, sources, cells)
+        for topic, partition, key, value, extra in found:
             headers = [*_headers(entry, index), *extra]
             effects.append(Effect(topic, partition, key.encode(), value, headers, entry.seq, index))
     return effects
@@ -128,6 +146,17 @@ async def _messages(
         key = f"{decision.topic}/{decision.partition}/{decision.offset}"
         return [(DEAD_LETTER, entry.cell, key, encode(letter), [])]
     raise TypeError(f"no effect is defined for the decision {decision.kind}")
+
+
+async def _of_job(entry: Entry, decision: b.JobDecision, sources: Sources) -> list[_Message]:
+    if isinstance(decision, b.JobMessageRouted):
+        raw = await sources.raw(BATCH_JOBS, entry.cell, decision.offset)
+        return jobs.routed(entry.cell, decision, raw)
+    told = jobs.status_of(entry, decision)
+    if isinstance(decision, b.ItemsReleased):
+        items = await sources.items(decision.offset)
+        return [*jobs.released(entry, decision, items), *told]
+    return told
 
 
 def _to_worker(

@@ -12,17 +12,19 @@ from aiokafka.structs import ConsumerRecord
 
 from schemas import bus as messages
 from schemas import decisions as d
+from schemas.batch import BatchItem
 from schemas.codec import CodecError, decode
 from schemas.edge import Asked, read_request
 from schemas.embeddings import EmbeddingRequest
 from schemas.ids import Source
 from schemas.ledger import Entry
 from schemas.requests import InferenceRequest
-from schemas.topics import CONFIG, LEDGER, REQUESTS, WORKER_EVENTS
+from schemas.topics import BATCH_JOBS, CONFIG, LEDGER, REQUESTS, WORKER_EVENTS
 from services import bus
 from services.batches import raw_value
 from streams.admission import Read
 from streams.effects import Output, outputs_in
+from streams.jobs import items_in
 from streams.payloads import Payloads
 
 # Without a record for this long, the end offsets are asked for: either there is nothing to read,
@@ -31,6 +33,10 @@ QUIET_S_MAX = 3.0
 # How much further back each look for the last effect goes.
 TAIL_GROWTH = 16
 REPORT_CACHE_BYTES = 32 * 1024 * 1024
+# Items are read one record after the other, so little has to be kept.
+ITEMS_CACHE_BYTES = 2 * 1024 * 1024
+# Records of jobs in one batch: each may hold hundreds of items, and online requests wait meanwhile.
+JOB_RECORDS_MAX = 4
 
 RawRecord = ConsumerRecord[bytes, bytes]
 
@@ -43,11 +49,13 @@ class Inputs:
         self._cell = cell
         self._consumer: AIOKafkaConsumer = bus.new_consumer(bootstrap)
         self._config = TopicPartition(CONFIG, 0)
+        self._jobs = TopicPartition(BATCH_JOBS, cell)
         # In this order a batch is taken in: first what changes the rules, then what frees room.
         self._partitions = [
             self._config,
             TopicPartition(WORKER_EVENTS, cell),
             TopicPartition(REQUESTS, cell),
+            self._jobs,
         ]
         self._started = False
         self._raw: dict[Source, bytes] = {}
@@ -67,6 +75,13 @@ class Inputs:
             bytes_max=REPORT_CACHE_BYTES,
             parse=_parse_outputs,
         )
+        self._items: Payloads[tuple[BatchItem, ...]] = Payloads(
+            self._bootstrap,
+            BATCH_JOBS,
+            self._cell,
+            bytes_max=ITEMS_CACHE_BYTES,
+            parse=items_in,
+        )
         self._started = True
         await bus.bounded(self._consumer.start(), "accept a consumer")
         self._consumer.assign(self._partitions)
@@ -83,6 +98,7 @@ class Inputs:
         if self._started:
             await self._requests.close()
             await self._reports.close()
+            await self._items.close()
         for payloads in self._raw_again.values():
             await payloads.close()
 
@@ -108,10 +124,15 @@ class Inputs:
         # By itself and first: the client empties one partition before it turns to the next, and
         # thousands of requests that wait to be read must not keep a new policy waiting.
         call = self._consumer.getmany(self._config, timeout_ms=0, max_records=records_max)
-        got = await bus.bounded(call, "answer a fetch")
+        got = dict(await bus.bounded(call, "answer a fetch"))
         if not got:
-            call = self._consumer.getmany(timeout_ms=wait_ms, max_records=records_max)
-            got = await bus.bounded(call, "answer a fetch")
+            call = self._consumer.getmany(self._jobs, timeout_ms=0, max_records=JOB_RECORDS_MAX)
+            got = dict(await bus.bounded(call, "answer a fetch"))
+            others = [part for part in self._partitions if part != self._jobs]
+            call = self._consumer.getmany(
+                *others, timeout_ms=0 if got else wait_ms, max_records=records_max
+            )
+            got.update(await bus.bounded(call, "answer a fetch"))
         now_s = time.monotonic()
         self._moved_s.update(dict.fromkeys(got, now_s))
         # Each by itself: heartbeats come all the time, and say nothing about the requests.
@@ -230,6 +251,10 @@ class Inputs:
     async def request(self, offset: int) -> Asked | None:
         """Return a request of this cell."""
         return await self._requests.get(offset)
+
+    async def items(self, offset: int) -> tuple[BatchItem, ...] | None:
+        """Return a job's items of one record."""
+        return await self._items.get(offset)
 
     async def outputs(self, offset: int) -> dict[str, Output] | None:
         """Return the outputs, by request id, of a worker's report to this cell."""

@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "up": "Start everything embedded and stay.",
     "submit": "Send a request and wait for its outcome.",
     "cancel": "Ask for a request to end now.",
+    "batch": "Offline jobs: submit a file, see how far it is, get its results.",
     "explain": "Tell why a request waited, and what was decided.",
     "replay": "Derive every recorded decision again and compare.",
     "sql": "Query the flight recorder.",

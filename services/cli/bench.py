@@ -68,6 +68,8 @@ ASKED: dict[str, Asked] = {
     "window.utilisation_ratio": Asked(at_least=2),
     "oneshot.p50_ms.rate_200": Asked(at_most=12),
     "oneshot.sustained_req_per_s": Asked(at_least=2_500),
+    "offline.online_ttft_p99_ratio": Asked(at_most=1.2),
+    "offline.idle_capacity_used": Asked(at_least=0.8),
     "memory.mb.broker": Asked(at_most=400),
     "memory.mb.recorder": Asked(at_most=700),
     "memory.mb.cell": Asked(at_most=250),
@@ -132,6 +134,12 @@ def _oneshot(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every 
     return oneshot_figures(quick=quick)
 
 
+def _offline(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
+    from services.cli._bench_offline import offline_figures  # noqa: PLC0415 - as above
+
+    return offline_figures(quick=quick)
+
+
 def _reservation(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
     from streams.bench_reservation import reservation_figures  # noqa: PLC0415 - as above
 
@@ -157,6 +165,7 @@ GROUPS: dict[str, tuple[Measure, str]] = {
     "bus": (_bus, "the whole loop over a real broker; recorder lag and memory come with it"),
     "window": (_window, "what a batch window costs: the core in virtual time"),
     "oneshot": (_oneshot, "a one-shot model over a real broker, 5 ms a batch of at most 16"),
+    "offline": (_offline, "an offline job beside online requests on the torch worker"),
     "worker": (_worker, "the torch engine beside a bare loop and a static batcher"),
 }
 
@@ -168,8 +177,8 @@ GROUPS: dict[str, tuple[Measure, str]] = {
 def command(*, groups: tuple[str, ...], quick: bool, as_json: bool) -> None:
     """Measure, and print the figures beside what is asked of them.
 
-    Groups: core, reservation, continuous, replay, recorder, bus, window, oneshot, worker; all of
-    them when none is named.
+    Groups: core, reservation, continuous, replay, recorder, bus, window, oneshot, offline, worker;
+    all of them when none is named.
     """
     console = Console(stderr=True)
     figures: list[Figure] = []

@@ -93,7 +93,7 @@ def command(
 
     Exit code 0 only when it completed; otherwise 1, with the outcome's sentence.
     """
-    request = _embedding(given) if given["texts"] else _request(given)
+    request = _embedding(given) if given["texts"] else _request(given, stream=follow)
     if follow and isinstance(request, EmbeddingRequest):
         raise click.UsageError("--follow shows text as it is generated; an embedding has none")
     bootstrap = _endpoints.kafka(state_dir)
@@ -116,7 +116,7 @@ def command(
     _show(result, streamed=streamed, as_json=as_json)
 
 
-def _request(given: dict[str, Any]) -> InferenceRequest:
+def _request(given: dict[str, Any], *, stream: bool) -> InferenceRequest:
     """Return the request that the options describe.
 
     Raises:
@@ -134,6 +134,7 @@ def _request(given: dict[str, Any]) -> InferenceRequest:
         "messages": messages,
         "max_output_tokens": given["max_output_tokens"],
         "temperature": given["temperature"],
+        "stream": stream,
     }
     # As the cell's edge will judge it, and in its words.
     asked = read_request(json.dumps(fields).encode())

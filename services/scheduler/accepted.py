@@ -2,6 +2,7 @@
 
 from schemas.decisions import RequestQueued
 from schemas.facts import RequestArrived
+from services.scheduler import offline_memory
 from services.scheduler.state import CAUSE_INDEX, Request, State
 
 _TRANSIT = CAUSE_INDEX["transit"]
@@ -30,6 +31,7 @@ def request_of(state: State, fact: RequestArrived, decision: RequestQueued) -> R
         mark=(),
         waited_us=waited,
         quota_us=decision.quota_us,
+        line="offline" if offline_memory.of_job(state, decision.id) else decision.tier,
         texts=fact.embedding.texts if fact.embedding else 1,
         longest_tokens=fact.embedding.longest_tokens if fact.embedding else decision.prompt_tokens,
     )

@@ -7,17 +7,15 @@ that ran at once, and is over when the others have used as much.
 
 from dataclasses import dataclass, field
 
-from schemas.policy import TIERS, Tier
-from services.scheduler.queue import TierQueue
+from services.scheduler.queue import LINES, RANKS, Line, TierQueue
 
 # Fractions of a cost unit, so that a weight of thousands still divides a small cost.
 COST_SCALE = 1 << 16
-RANK: dict[Tier, int] = {tier: rank for rank, tier in enumerate(TIERS)}
 MINUTE_US = 60_000_000
 
 
 def _zeros() -> list[int]:
-    return [0] * len(TIERS)
+    return [0] * len(LINES)
 
 
 @dataclass(slots=True)
@@ -29,8 +27,8 @@ class Account:
         held: whether it has as many running as it may, so that its lanes take no turns.
         refusals: in a row, up to the last request that was accepted.
         minute_until_us: when the tokens that it took of its minute will have come back.
-        paid: by the tier's rank, what it has used over its weight, in cost units × COST_SCALE.
-        rounds: by the tier's rank, the start of the round that `paid` lies in.
+        paid: by the line's rank, what it has used over its weight, in cost units × COST_SCALE.
+        rounds: by the line's rank, the start of the round that `paid` lies in.
     """
 
     waiting: int = 0
@@ -49,10 +47,10 @@ class Account:
         return self.rounds[rank]
 
     def charge(  # noqa: PLR0917 - it is what a dispatch says, in its order
-        self, of_tier: TierQueue, tier: Tier, tenant: str, cost: int, weight: int, quantum: int
+        self, of_tier: TierQueue, line: Line, tenant: str, cost: int, weight: int, quantum: int
     ) -> None:
         """Count `cost` units, or give them back when negative, and move the lane accordingly."""
-        rank = RANK[tier]
+        rank = RANKS[line]
         paid = self.paid[rank] + cost * COST_SCALE // weight
         self.paid[rank] = paid
         self.rounds[rank] = round_start = paid - paid % (quantum * COST_SCALE)

@@ -9,10 +9,11 @@ from typing import Any
 
 from schemas import decisions as d
 from schemas import facts as f
+from schemas.batch_facts import JobControlAsked, JobItemsArrived, JobSubmitted
 from schemas.decisions import Decision
 from schemas.ids import cell_of
 from schemas.policy import Policy
-from services.scheduler import carried, door, ends
+from services.scheduler import carried, door, ends, offline_door, offline_memory
 from services.scheduler.state import AttemptGone, Model, Pending, Request, State
 
 
@@ -25,11 +26,9 @@ def answer(policy: Policy, state: State, pending: Pending) -> Decision:
 
 def _arrived(policy: Policy, state: State, fact: f.RequestArrived) -> Decision:
     model = state.models.get(fact.model)
-    elsewhere = _elsewhere(state, fact, model)
-    if elsewhere is not None:
-        return elsewhere
-    if fact.id in state.requests or fact.id in state.ended:
-        return _duplicate(state, fact)
+    not_here = _not_to_run(policy, state, fact, model)
+    if not_here is not None:
+        return not_here
     if model is None:
         known = ", ".join(sorted(state.models)) or "none"
         detail = f"no model is named {fact.model!r}; known models: {known}"
@@ -40,11 +39,9 @@ def _arrived(policy: Policy, state: State, fact: f.RequestArrived) -> Decision:
 
 
 def _refused(policy: Policy, state: State, fact: f.RequestRefused) -> Decision:
-    elsewhere = _elsewhere(state, fact, state.models.get(fact.model))
-    if elsewhere is not None:
-        return elsewhere
-    if fact.id in state.requests or fact.id in state.ended:
-        return _duplicate(state, fact)
+    not_here = _not_to_run(policy, state, fact, state.models.get(fact.model))
+    if not_here is not None:
+        return not_here
     return ends.at_the_door(
         policy, state, fact, outcome="rejected", reason="bad-field", detail=fact.detail
     )
@@ -66,6 +63,25 @@ def _elsewhere(
         arrived_us=fact.arrived_us,
         offset=fact.offset,
     )
+
+
+def _not_to_run(
+    policy: Policy, state: State, fact: f.RequestArrived | f.RequestRefused, model: Model | None
+) -> Decision | None:
+    """Return the answer to a request that is not this cell's to judge, or that it knows."""
+    elsewhere = _elsewhere(state, fact, model)
+    if elsewhere is not None:
+        return elsewhere
+    ignored = offline_door.answer_item(state, fact)
+    if ignored is not None:
+        return ignored
+    if offline_door.is_cancelled_item(state, fact.id):
+        detail = "its job was cancelled before it reached the cell"
+        return ends.at_the_door(
+            policy, state, fact, outcome="cancelled", reason="cancel-asked", detail=detail
+        )
+    ended = fact.id in state.ended and not offline_memory.of_job(state, fact.id)
+    return _duplicate(state, fact) if ended or fact.id in state.requests else None
 
 
 def _duplicate(state: State, fact: f.RequestArrived | f.RequestRefused) -> Decision:
@@ -246,6 +262,9 @@ _ANSWERS: dict[type, Callable[[Policy, State, Any], Decision]] = {
     f.RequestRefused: _refused,
     f.MessageUnreadable: _unreadable,
     f.CancelAsked: _cancel,
+    JobSubmitted: offline_door.answer,
+    JobItemsArrived: offline_door.answer,
+    JobControlAsked: offline_door.answer,
     f.ReplicaReady: _ready,
     f.ReplicaHeartbeat: _stranger,
     f.ReplicaStopped: _stopped,

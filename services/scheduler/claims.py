@@ -10,7 +10,8 @@ to leave, and else waits as any other.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from services.scheduler.state import RANKS, Model, Replica, Request, State
+from services.scheduler.queue import RANKS
+from services.scheduler.state import Model, Replica, Request, State
 
 
 class Space(NamedTuple):
@@ -50,12 +51,12 @@ def room_to_come(state: State, model: Model, replica: Replica, request: Request)
     """
     blocks = replica.kv_blocks - replica.blocks_used + replica.leaving_blocks
     places = replica.max_batch - len(replica.running) + replica.leaving
-    rank = RANKS[request.tier]
+    rank = RANKS[request.line]
     for request_id, claim in model.claims.items():
         if (
             claim.slot == replica.slot
             and request_id != request.id
-            and RANKS[state.requests[request_id].tier] <= rank
+            and RANKS[state.requests[request_id].line] <= rank
         ):
             blocks -= claim.blocks
             places -= 1
@@ -67,11 +68,11 @@ def room_for_growth(state: State, model: Model, replica: Replica, request: Reque
 
     What runs goes before what waits, but for the claims of higher tiers.
     """
-    rank = RANKS[request.tier]
+    rank = RANKS[request.line]
     claimed = [
         claim.blocks
         for request_id, claim in model.claims.items()
-        if claim.slot == replica.slot and RANKS[state.requests[request_id].tier] < rank
+        if claim.slot == replica.slot and RANKS[state.requests[request_id].line] < rank
     ]
     return replica.kv_blocks - replica.blocks_used - sum(claimed)
 
@@ -87,18 +88,16 @@ def in_order(
     if not model.claims:
         yield from request_ids
         return
-    holders = [state.requests[request_id] for request_id in model.claims]
-    holders.sort(key=lambda holder: (RANKS[holder.tier], holder.order))
+    holders = [state.requests[key] for key in model.claims if key != starved]
+    holders.sort(key=lambda holder: (RANKS[holder.line], holder.order))
     holders.reverse()
     for request_id in request_ids:
         if request_id == starved:
             yield request_id
             continue
-        rank = RANKS[state.requests[request_id].tier]
-        while holders and RANKS[holders[-1].tier] <= rank:
-            holder = holders.pop().id
-            if holder != starved:
-                yield holder
+        rank = RANKS[state.requests[request_id].line]
+        while holders and RANKS[holders[-1].line] <= rank:
+            yield holders.pop().id
         if request_id not in model.claims:
             yield request_id
-    yield from (holder.id for holder in reversed(holders) if holder.id != starved)
+    yield from (holder.id for holder in reversed(holders))

@@ -2,8 +2,9 @@
 
 The order is a rule: first what the last fact asks for, then what time makes due (returns, then
 deadlines, then silent replicas, then batch windows), then dispatch in the models that were touched,
-and last the cause that holds a queue back, if it has changed. So a request never dispatches past
-its deadline, and a blocked queue has its cause on record before the step ends.
+the cause that holds a queue back, if it has changed, and last offline jobs, which take what is
+left. So a request never dispatches past its deadline, and a blocked queue has its cause on record
+before the step ends.
 
 A step ends early when its decisions fill an entry (see State.step_bytes): thousands of deadlines
 may pass at once, or a replica may take thousands of requests with it, and an entry that no ledger
@@ -14,7 +15,7 @@ from schemas import decisions as d
 from schemas.batches import BatchPlace
 from schemas.decisions import Decision
 from schemas.policy import Policy
-from services.scheduler import answers, ends, placement, reservation, windows
+from services.scheduler import answers, ends, offline, placement, reservation, windows
 from services.scheduler.state import STEP_BYTES_MAX, Model, Request, State, cut_short
 from services.scheduler.waits import as_waits, waited_us
 
@@ -59,7 +60,7 @@ def _by_itself(policy: Policy, state: State) -> Decision | None:
             decision = _place(policy, state, model)
         if decision is not None:
             return decision
-    return None
+    return offline.decide(state)
 
 
 def next_due_us(policy: Policy, state: State) -> int | None:
@@ -84,6 +85,9 @@ def next_due_us(policy: Policy, state: State) -> int | None:
     if state.heard:
         due.append(_loss_due_us(policy, state))
         due.append(state.now_us + policy.replica_lost_ms * _LISTENING_US_PER_MS)
+    idle_us = offline.due_us(state)
+    if idle_us is not None:
+        due.append(idle_us)
     return min(due, default=None)
 
 

@@ -19,6 +19,8 @@ from services.scheduler import (
     carried,
     due,
     gathering,
+    offline_memory,
+    outcomes,
     reported,
     running,
     service_times,
@@ -30,10 +32,8 @@ from services.scheduler.hearing import hear, time_passed
 from services.scheduler.state import (
     CAUSE_INDEX,
     AttemptGone,
-    Ended,
     Model,
     Replica,
-    Request,
     Room,
     State,
 )
@@ -51,9 +51,8 @@ def evolve(state: State, event: Fact | Decision) -> None:
     state.step_bytes += _EVENT_BYTES
 
 
-# About how long a decision is in the ledger, and a character of a producer's metadata at worst.
+# About how long a decision is in the ledger.
 _EVENT_BYTES = 1024
-_METADATA_CHAR_BYTES = 6
 
 
 # Facts
@@ -163,6 +162,7 @@ def _queued(state: State, decision: d.RequestQueued) -> None:
     model = state.models[request.model]
     gathering.arrived(model, request.texts, state.now_us)
     waiting.join(state, request)
+    offline_memory.accepted(state, model, request)
     account = model.accounts[request.tenant]
     account.refusals = 0
     if decision.quota_us:
@@ -282,57 +282,6 @@ def _replica_lost(state: State, decision: d.ReplicaLost) -> None:
     state.touched[decision.model] = None
 
 
-def _request_ended(state: State, decision: d.RequestEnded) -> None:
-    if state.pending:
-        # What the fact brought is answered before anything ends by itself (a deadline, say).
-        state.pending.popleft()
-    request = state.requests.pop(decision.id, None)
-    if request is not None:
-        _accepted_ended(state, request, decision)
-    elif decision.retry_after_ms is not None:
-        model = state.models[decision.model]
-        waiting.account_of(state, model, decision.tenant).refusals += 1
-    if decision.keep_until_us > state.now_us:
-        state.ended[decision.id] = Ended(
-            decision.keep_until_us,
-            decision.body_digest,
-            decision.outcome,
-            decision.reason,
-            state.now_us,
-            decision.output_offset,
-        )
-    if decision.metadata:
-        metadata_chars = sum(len(name) + len(value) for name, value in decision.metadata)
-        state.step_bytes += _METADATA_CHAR_BYTES * metadata_chars
-
-
-def _accepted_ended(state: State, request: Request, decision: d.RequestEnded) -> None:
-    model = state.models[request.model]
-    if request.quota_us:
-        tokens = request.prompt_tokens + request.max_output_tokens
-        usage = decision.usage
-        used = 0 if usage is None else usage.prompt_tokens + usage.output_tokens
-        account = waiting.account_of(state, model, request.tenant)
-        account.give_minute_back(request.quota_us * (tokens - used) // tokens)
-    if decision.usage is not None:
-        service_times.note_usage(model.service, decision.usage)
-    if request.stage == "running":
-        gathering.measured(state, model, decision, request)
-        waiting.stop(state, request, decision.cost)
-    elif request.stage == "waiting":
-        waiting.leave(state, request)
-    model.claims.pop(request.id, None)
-    if decision.outcome == "completed" and decision.usage is not None:
-        model.lengths.add(
-            request.tenant,
-            decision.usage.output_tokens,
-            samples_max=state.policy.reservation_samples_max,
-            tenants_max=state.policy.reservation_tenants_max,
-        )
-    state.touched[request.model] = None
-    due.drop_dead(state)
-
-
 def _start_is_over(state: State, model: Model, slot: int) -> None:
     del model.starting[slot]
     del state.starts[model.profile.model, slot]
@@ -382,6 +331,7 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.ReplicaAdmitted: _admitted,
     d.ReplicaLost: _replica_lost,
     d.ReplicaTurnedAway: _turned_away,
-    d.RequestEnded: _request_ended,
+    d.RequestEnded: outcomes.request_ended,
     **gathering.EVOLVE,
+    **offline_memory.REMEMBER,
 }

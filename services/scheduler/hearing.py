@@ -27,6 +27,7 @@ def time_passed(state: State, at_us: int) -> None:
         del ended[request_id]
     if state.step_bytes < STEP_BYTES_MAX:
         state.touched.clear()
+        state.jobs.moved.clear()
     state.step_bytes = 0
     if state.starving and state.starving[0][0] <= state.now_us:
         starvation.come_due(state)

@@ -10,7 +10,7 @@ from itertools import chain
 
 from schemas import decisions as d
 from services.scheduler import starvation
-from services.scheduler.accounts import RANK
+from services.scheduler.queue import RANKS
 from services.scheduler.state import Model, Replica, Request, State
 
 
@@ -40,7 +40,7 @@ def is_open(state: State, model: Model, request: Request, replica: Replica) -> b
     if room is None or replica.slot != room.slot or request.id == room.id:
         return True
     kept_for = state.requests[room.id]
-    if RANK[request.tier] >= RANK[kept_for.tier]:
+    if RANKS[request.line] >= RANKS[kept_for.line]:
         return False
     cap_us = starvation.cap_us(state, kept_for.model, kept_for.tier)
     return state.now_us - kept_for.since_us < cap_us
@@ -50,9 +50,9 @@ def keep_room(state: State, model: Model, request: Request) -> d.RoomKept | None
     """Return that room is kept from now on for the next request, which fits nowhere, or None.
 
     The replica is the one with the most free KV of those whose pool is large enough: it will have
-    room first, if all end alike.
+    room first, if all end alike. For an item of an offline job none is kept.
     """
-    if model.room is not None:
+    if model.room is not None or request.of_job:
         return None
     name = model.profile.model
     settings = state.settings.at(name, request.tier)

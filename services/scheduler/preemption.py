@@ -4,20 +4,21 @@ Work leaves at the end of an iteration and is computed again later, so what it c
 and its tokens so far. Asked are those of strictly lower tiers that were marked preemptible when
 they were accepted, have not left too often, do not leave already, and do not run because they had
 waited past their cap: on one replica, and no more than are needed. The lowest tier leaves first,
-and within a tier those with the least to compute again. The choice is exact when one is enough,
-which is the usual case; of several it takes the cheapest in turn and spares each that the others
-make superfluous.
+and within a tier those with the least to compute again. Items of offline jobs stand below every
+tier: they leave before any other, and as often as it takes, because offline work yields at once.
+The choice is exact when one is enough, which is the usual case; of several it takes the cheapest in
+turn and spares each that the others make superfluous.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from schemas.policy import TIERS
 from schemas.room import LeaveAsked, Preemption
 from services.scheduler.claims import Space, room_to_come
-from services.scheduler.state import RANKS, Model, Replica, Request, State, yields
+from services.scheduler.queue import LINES, RANKS
+from services.scheduler.state import Model, Replica, Request, State, yields
 
-# Tokens to compute again, by tier, the highest tier first; then how many leave.
+# Tokens to compute again, by line, the highest first; then how many leave.
 Cost = tuple[int, ...]
 
 
@@ -37,16 +38,15 @@ def tokens_lost(request: Request) -> int:
 
 
 def worthwhile(model: Model) -> bool:
-    """Return whether anybody runs who might leave for the highest tier that waits."""
-    for rank, of_tier in enumerate(model.queue.tiers.values()):
-        if of_tier.waiting:
-            return any(model.yielding[rank + 1 :])
-    return False
+    """Return whether anybody runs who might leave for the highest tier that waits; one does."""
+    tiers = enumerate(model.queue.tiers.values())
+    rank = next(rank for rank, of_tier in tiers if of_tier.waiting)
+    return any(model.yielding[rank + 1 :])
 
 
 def possible(model: Model, request: Request) -> bool:
     """Return whether anybody runs who might leave for `request`."""
-    return any(model.yielding[RANKS[request.tier] + 1 :])
+    return any(model.yielding[RANKS[request.line] + 1 :])
 
 
 def ask(
@@ -57,7 +57,7 @@ def ask(
     `offers` are the replicas that could hold it, none of which has room, each with the blocks that
     it would get there.
     """
-    rank = RANKS[request.tier]
+    rank = RANKS[request.line]
     best: Choice | None = None
     for replica, blocks in offers:
         to_come = room_to_come(state, model, replica, request)
@@ -77,7 +77,7 @@ def _cheapest(
     candidates = [
         victim
         for victim in [state.requests[request_id] for request_id in replica.running]
-        if RANKS[victim.tier] > rank and may_leave(state, victim)
+        if RANKS[victim.line] > rank and may_leave(state, victim)
     ]
     candidates.sort(key=order_of_leaving)
     enough = _enough(candidates, lacking)
@@ -96,13 +96,15 @@ def may_leave(state: State, request: Request) -> bool:
     """Return whether a running request may be asked to leave."""
     if not yields(request):
         return False
+    if request.of_job:
+        return True
     policy = state.settings.at(request.model, request.tier, request.tenant)
     return request.preemptions < policy.preemptions_max
 
 
 def order_of_leaving(request: Request) -> tuple[int, int, int]:
-    """Return the key by which requests leave: lowest tier, least to compute again, youngest."""
-    return -RANKS[request.tier], tokens_lost(request), -request.order
+    """Return the key by which requests leave: lowest line, least to compute again, youngest."""
+    return -RANKS[request.line], tokens_lost(request), -request.order
 
 
 def _enough(candidates: list[Request], lacking: Space) -> list[Request] | None:
@@ -127,10 +129,10 @@ def _meets(victims: list[Request], lacking: Space) -> bool:
 
 
 def _cost(victims: list[Request]) -> Cost:
-    by_tier = [0] * len(TIERS)
+    by_line = [0] * len(LINES)
     for victim in victims:
-        by_tier[RANKS[victim.tier]] += tokens_lost(victim)
-    return (*by_tier, len(victims))
+        by_line[RANKS[victim.line]] += tokens_lost(victim)
+    return (*by_line, len(victims))
 
 
 def _asked(request: Request, choice: Choice) -> LeaveAsked:

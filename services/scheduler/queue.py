@@ -20,9 +20,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain, islice
+from typing import Literal
 
 from schemas.decisions import CAUSES, Cause
 from schemas.policy import TIERS, Tier
+
+# Where a request stands among those that wait: its tier, or below every tier if it is an item of an
+# offline job, so that offline work yields to any other. The highest stands first.
+Line = Tier | Literal["offline"]
+LINES: tuple[Line, ...] = (*TIERS, "offline")
+RANKS: dict[Line, int] = {line: rank for rank, line in enumerate(LINES)}
 
 # Below this many items a heap is not worth sweeping.
 _SWEEP_ITEMS_MIN = 64
@@ -187,32 +194,34 @@ class TierQueue:
 class Queue:
     """All waiting requests of one model; `tiers` stand in the order of their rank.
 
+    Behind them all, in a line of their own, wait the items of offline jobs.
+
     Attributes:
         waiting: requests, held ones too.
         since_starved: dispatches since the last one that went before a higher tier.
     """
 
-    tiers: dict[Tier, TierQueue] = field(
-        default_factory=lambda: {tier: TierQueue() for tier in TIERS},
+    tiers: dict[Line, TierQueue] = field(
+        default_factory=lambda: {line: TierQueue() for line in LINES},
     )
     waiting: int = 0
     since_starved: int = 100
 
-    def add(self, tier: Tier, tenant: str, request_id: str, joined_us: int) -> Lane:
+    def add(self, tier: Line, tenant: str, request_id: str, joined_us: int) -> Lane:
         """Append a request that arrived and return its lane, which may be a new one."""
         lane = self._lane(tier, tenant)
         lane.fresh[request_id] = joined_us
         return lane
 
     def add_returned(
-        self, tier: Tier, tenant: str, request_id: str, order: int, joined_us: int
+        self, tier: Line, tenant: str, request_id: str, order: int, joined_us: int
     ) -> Lane:
         """Put a request that ran before ahead of all younger ones of its lane, and return that."""
         lane = self._lane(tier, tenant)
         insort(lane.returned, (order, request_id, joined_us))
         return lane
 
-    def remove(self, tier: Tier, tenant: str, request_id: str, order: int) -> None:
+    def remove(self, tier: Line, tenant: str, request_id: str, order: int) -> None:
         """Take a request out.
 
         Raises:
@@ -257,7 +266,7 @@ class Queue:
             head = next(iter(next(iter(lanes.values()))))
         return head
 
-    def _lane(self, tier: Tier, tenant: str) -> Lane:
+    def _lane(self, tier: Line, tenant: str) -> Lane:
         of_tier = self.tiers[tier]
         self.waiting += 1
         of_tier.waiting += 1

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from schemas.room import LeaveAsked, Preemption, ReservationGrown
 from services.scheduler.claims import blocks_for, room_for_growth
 from services.scheduler.preemption import may_leave, tokens_lost
-from services.scheduler.state import RANKS, Model, Replica, Request, State
+from services.scheduler.queue import RANKS
+from services.scheduler.state import Model, Replica, Request, State
 
 
 class Reservation(NamedTuple):
@@ -72,7 +73,7 @@ def grow(state: State, model: Model) -> ReservationGrown | LeaveAsked | None:
 
 def _order(request: Request) -> tuple[int, int]:
     """Return the key by which requests are given more: the oldest of the highest tier first."""
-    return RANKS[request.tier], request.order
+    return RANKS[request.line], request.order
 
 
 def _grown(request: Request, replica: Replica, blocks: int) -> ReservationGrown:

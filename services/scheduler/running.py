@@ -8,7 +8,8 @@ room. A request gives its room back at one place, `end`.
 from schemas import decisions as d
 from schemas import facts as f
 from services.scheduler import gathering
-from services.scheduler.state import RANKS, AttemptGone, Claim, Model, Request, State, yields
+from services.scheduler.queue import RANKS
+from services.scheduler.state import AttemptGone, Claim, Model, Request, State, yields
 
 
 def begin(state: State, model: Model, request: Request, decision: d.RequestDispatched) -> None:
@@ -28,8 +29,10 @@ def begin(state: State, model: Model, request: Request, decision: d.RequestDispa
     replica.running[request.id] = decision.blocks
     replica.blocks_used += decision.blocks
     model.claims.pop(request.id, None)
+    if request.of_job:
+        model.offline.running += 1
     if yields(request):
-        model.yielding[RANKS[request.tier]] += 1
+        model.yielding[RANKS[request.line]] += 1
 
 
 def leave(state: State, decision: d.LeaveAsked) -> None:
@@ -41,7 +44,7 @@ def leave(state: State, decision: d.LeaveAsked) -> None:
         replica.leaving_blocks += request.blocks
         replica.leaving += 1
         if yields(request):
-            model.yielding[RANKS[request.tier]] -= 1
+            model.yielding[RANKS[request.line]] -= 1
         _ask_no_more(model, request)
     request.leaving = decision.cause
     if (
@@ -57,6 +60,8 @@ def end(state: State, request: Request) -> None:
     request.run_us += state.now_us - request.since_us
     request.since_us = state.now_us
     model = state.models[request.model]
+    if request.of_job:
+        model.offline.running -= 1
     replica = model.replicas.get(request.slot)
     if replica is not None and replica.incarnation == request.incarnation:
         replica.blocks_used -= replica.running.pop(request.id)
@@ -67,7 +72,7 @@ def end(state: State, request: Request) -> None:
             replica.leaving -= 1
         state.touched[request.model] = None
     if yields(request):
-        model.yielding[RANKS[request.tier]] -= 1
+        model.yielding[RANKS[request.line]] -= 1
     _ask_no_more(model, request)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from schemas.facts import Usage
 from schemas.policy import TIERS, Tier
-from services.scheduler.accounts import RANK
+from services.scheduler.queue import RANKS
 from services.scheduler.state import Model, Service
 
 _PARTS = 16
@@ -71,7 +71,7 @@ def told(
 
 def _ahead(model: Model, tier: Tier, tenant: str) -> int:
     tiers = model.queue.tiers
-    above = sum([tiers[name].waiting for name in TIERS[: RANK[tier]]])
+    above = sum([tiers[name].waiting for name in TIERS[: RANKS[tier]]])
     of_tier = tiers[tier]
     lane = of_tier.lanes.get(tenant)
     # A lane that comes anew begins behind the others of its round.

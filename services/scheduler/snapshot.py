@@ -18,9 +18,10 @@ from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler import due, gathering, snapshot_queue, starvation
 from services.scheduler.batching import STORED_FIELDS, Batching
+from services.scheduler.jobs import freeze_jobs, freeze_offline, thaw_jobs, thaw_offline
 from services.scheduler.lengths import Histogram, Lengths
+from services.scheduler.queue import RANKS
 from services.scheduler.state import (
-    RANKS,
     Claim,
     Ended,
     Model,
@@ -69,6 +70,7 @@ def freeze(state: State) -> Frozen:
         ),
         ("starts", [(*key, since_us) for key, since_us in state.starts.items()]),
         ("heard", [(*key, heard_us) for key, heard_us in state.heard.items()]),
+        ("jobs", freeze_jobs(state.jobs)),
     ]
 
 
@@ -120,6 +122,7 @@ def _freeze_model(model: Model) -> list[Any]:
         [getattr(model.service, name) for name in _SERVICE_FIELDS],
         snapshot_queue.freeze(model),
         _freeze_batching(model.batching),
+        freeze_offline(model.offline),
     ]
 
 
@@ -150,12 +153,13 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
         request = _thaw_request(item)
         state.requests[request.id] = request
         if request.stage == "running" and yields(request):
-            state.models[request.model].yielding[RANKS[request.tier]] += 1
+            state.models[request.model].yielding[RANKS[request.line]] += 1
         if request.growing:
             state.models[request.model].growing[request.id] = None
     state.ended = OrderedDict((key, Ended(*values)) for key, *values in parts["ended"])
     state.starts = OrderedDict(((model, slot), since) for model, slot, since in parts["starts"])
     state.heard = OrderedDict(((model, slot), heard) for model, slot, heard in parts["heard"])
+    state.jobs = thaw_jobs(parts["jobs"])
     due.rebuild(state)
     starvation.rebuild(state)
     for model in state.models.values():
@@ -167,7 +171,7 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
 
 def _thaw_model(item: list[Any]) -> Model:
     profile_json, owner, replicas, starting, pools, claims, lengths, *rest = item
-    cause, room, service, queue, batching = rest
+    cause, room, service, queue, batching, offline = rest
     profile = decode(profile_json.encode())
     if not isinstance(profile, Profile):
         raise CodecError("a profile of the snapshot is another message")
@@ -187,6 +191,7 @@ def _thaw_model(item: list[Any]) -> Model:
     snapshot_queue.thaw(model, queue)
     if batching is not None:
         model.batching = Batching(**dict(zip(STORED_FIELDS, batching, strict=True)))
+    model.offline = thaw_offline(offline)
     return model
 
 

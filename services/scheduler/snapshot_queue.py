@@ -8,9 +8,8 @@ from collections import OrderedDict
 from dataclasses import fields
 from typing import Any
 
-from schemas.policy import TIERS
 from services.scheduler.accounts import Account
-from services.scheduler.queue import NO_TURN, Lane, TierQueue
+from services.scheduler.queue import LINES, NO_TURN, Lane, TierQueue
 from services.scheduler.state import Model
 
 _ACCOUNT_FIELDS = tuple(
@@ -40,7 +39,7 @@ def freeze(model: Model) -> list[Any]:
                     for tenant, lane in queue.tiers[tier].lanes.items()
                 ],
             ]
-            for tier in TIERS
+            for tier in LINES
         ],
         [
             [
@@ -60,7 +59,7 @@ def thaw(model: Model, stored: list[Any]) -> None:
     queue = model.queue
     since_starved, tiers, accounts, idle = stored
     queue.since_starved = since_starved
-    for tier, (values, lanes) in zip(TIERS, tiers, strict=True):
+    for tier, (values, lanes) in zip(LINES, tiers, strict=True):
         of_tier = queue.tiers[tier]
         for name, value in zip(_TIER_FIELDS, values, strict=True):
             setattr(of_tier, name, value)

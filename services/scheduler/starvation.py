@@ -13,8 +13,7 @@ that comes due too early is put back, so it is touched once per cap and not at e
 from heapq import heappop, heappush
 
 from schemas.policy import TIERS, Tier
-from services.scheduler.accounts import RANK
-from services.scheduler.queue import TierQueue
+from services.scheduler.queue import RANKS, Line, TierQueue
 from services.scheduler.state import Model, State
 
 
@@ -23,24 +22,27 @@ def cap_us(state: State, model: str, tier: Tier) -> int:
     return state.settings.at(model, tier).starvation_cap_ms * 1000
 
 
-def arm(state: State, model: str, tier: Tier, of_tier: TierQueue) -> None:
-    """See to it that a tier below another comes due, if its oldest has not reached its cap yet."""
+def arm(state: State, model: str, line: Line, of_tier: TierQueue) -> None:
+    """See to it that a tier below another comes due, if its oldest has not reached its cap yet.
+
+    Items of offline jobs have no cap: they yield to any other request, however long they wait.
+    """
     oldest_us = of_tier.oldest_us
-    if of_tier.timed or oldest_us is None:
+    if of_tier.timed or oldest_us is None or line == "offline":
         return
-    due_us = oldest_us + cap_us(state, model, tier)
+    due_us = oldest_us + cap_us(state, model, line)
     if due_us > state.now_us:
-        heappush(state.starving, (due_us, model, RANK[tier]))
+        heappush(state.starving, (due_us, model, RANKS[line]))
         of_tier.timed = True
 
 
 def arm_below_first(state: State, model: Model) -> None:
     """Arm every tier that stands below another one: the first has nothing to wait for but room."""
     first = True
-    for tier, of_tier in model.queue.tiers.items():
+    for line, of_tier in model.queue.tiers.items():
         if of_tier.turns:
             if not first:
-                arm(state, model.profile.model, tier, of_tier)
+                arm(state, model.profile.model, line, of_tier)
             first = False
 
 
@@ -72,7 +74,8 @@ def starved(state: State, model: Model) -> TierQueue | None:
     chosen: TierQueue | None = None
     chosen_due_us = state.now_us + 1
     name = model.profile.model
-    for tier, of_tier in queue.tiers.items():
+    for tier in TIERS:
+        of_tier = queue.tiers[tier]
         if not of_tier.turns:
             continue
         if first is None:

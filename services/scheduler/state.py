@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Literal
 
+from schemas.batch_facts import JobFact
 from schemas.decisions import CAUSES, Cause, Outcome, Reason
 from schemas.facts import (
     CancelAsked,
@@ -23,13 +24,14 @@ from schemas.facts import (
     WorkDone,
     WorkFault,
 )
-from schemas.policy import TIERS, Policy, Tier, policy_digest
+from schemas.policy import Policy, Tier, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler.accounts import Account
 from services.scheduler.batching import Batching, Forming
+from services.scheduler.jobs import Jobs, Offline
 from services.scheduler.lengths import Lengths
-from services.scheduler.queue import Queue
+from services.scheduler.queue import LINES, Line, Queue
 
 CAUSE_INDEX: dict[Cause, int] = {cause: index for index, cause in enumerate(CAUSES)}
 
@@ -39,7 +41,6 @@ STEP_BYTES_MAX = 4 * 1024 * 1024
 
 Stage = Literal["waiting", "running", "backoff"]
 LeaveCause = Literal["cancelled", "preempted"]
-RANKS: dict[Tier, int] = {tier: rank for rank, tier in enumerate(TIERS)}
 
 
 @dataclass(slots=True)
@@ -53,6 +54,8 @@ class Request:
         waited_us: by cause (index in CAUSES), over the waits that are over; less what had passed
             of the cause at the mark.
         attempt: of the last dispatch; 0 before the first. losses: attempts lost.
+        line: where it stands among the others: its tier, or below all of them if it is an item of
+            an offline job.
         blocks: KV blocks that are reserved where it runs. blocks_full: the most it may need there.
         number: of the last dispatch, among those to the same life of a replica.
         starved: whether it was dispatched before a higher tier, past its cap: then it stays.
@@ -88,6 +91,7 @@ class Request:
     since_us: int
     mark: tuple[int, ...]
     waited_us: list[int]
+    line: Line
     quota_us: int = 0
     run_us: int = 0
     attempt: int = 0
@@ -115,6 +119,11 @@ class Request:
     longest_tokens: int = 0
     batch: int | None = None
     batch_texts: int = 0
+
+    @property
+    def of_job(self) -> bool:
+        """Whether it is an item of an offline job."""
+        return self.line == "offline"
 
 
 @dataclass(slots=True)
@@ -185,7 +194,7 @@ class Model:
         claims: by request id, of those that wait for room which others leave.
         growing: ids of those that run and have asked for more blocks, and do not leave.
         lengths: of the outputs so far.
-        yielding: by rank of their tier, how many run that may be asked to leave and were not
+        yielding: by rank of their line, how many run that may be asked to leave and were not
             (see `yields`).
         cause: what holds the queue back, or None when nothing waits.
         accounts: by tenant. idle: those of them without a request, the longest idle first.
@@ -203,13 +212,14 @@ class Model:
     claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
     growing: dict[str, None] = field(default_factory=dict[str, None])
     lengths: Lengths = field(default_factory=Lengths)
-    yielding: list[int] = field(default_factory=lambda: [0] * len(TIERS))
+    yielding: list[int] = field(default_factory=lambda: [0] * len(LINES))
     cause: Cause | None = None
     accounts: dict[str, Account] = field(default_factory=dict[str, Account])
     idle: "OrderedDict[str, None]" = field(default_factory=OrderedDict[str, None])
     room: Room | None = None
     service: Service = field(default_factory=Service)
     batching: Batching | None = None
+    offline: Offline = field(default_factory=Offline)
 
 
 @dataclass(slots=True)
@@ -240,6 +250,7 @@ Pending = (
     | RequestRefused
     | CancelAsked
     | MessageUnreadable
+    | JobFact
     | ReplicaReady
     | ReplicaHeartbeat
     | ReplicaStopped
@@ -291,6 +302,7 @@ class State:
     )
     windows: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     forming: Forming | None = None
+    jobs: Jobs = field(default_factory=Jobs)
     starving: list[tuple[int, str, int]] = field(
         default_factory=list[tuple[int, str, int]], compare=False
     )

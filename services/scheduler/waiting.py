@@ -6,7 +6,8 @@ through these four, so that queue, account, causes and indexes stay in step.
 
 from schemas import decisions as d
 from services.scheduler import gathering, running, starvation, waits
-from services.scheduler.accounts import RANK, Account
+from services.scheduler.accounts import Account
+from services.scheduler.queue import RANKS
 from services.scheduler.state import Model, Request, State
 
 
@@ -35,12 +36,12 @@ def join(state: State, request: Request) -> None:
     now_us = state.now_us
     model = state.models[request.model]
     queue = model.queue
-    of_tier = queue.tiers[request.tier]
+    of_tier = queue.tiers[request.line]
     tenant = request.tenant
     if request.attempt:
-        lane = queue.add_returned(request.tier, tenant, request.id, request.order, now_us)
+        lane = queue.add_returned(request.line, tenant, request.id, request.order, now_us)
     else:
-        lane = queue.add(request.tier, tenant, request.id, now_us)
+        lane = queue.add(request.line, tenant, request.id, now_us)
     account = account_of(state, model, tenant)
     if not (account.waiting or account.running):
         model.idle.pop(tenant, None)
@@ -50,7 +51,7 @@ def join(state: State, request: Request) -> None:
         if account.held:
             waits.hold(of_tier, lane, now_us)
         else:
-            of_tier.give_turn(tenant, lane, account.enter(of_tier, RANK[request.tier]))
+            of_tier.give_turn(tenant, lane, account.enter(of_tier, RANKS[request.line]))
             of_tier.note_age(tenant, lane)
         if len(of_tier.turns) == 1 or of_tier.waiting == 1:
             waits.tell_tiers(model, now_us)
@@ -67,8 +68,8 @@ def leave(state: State, request: Request) -> None:
     """Take a request out of its queue: it runs, or it has ended."""
     model = state.models[request.model]
     queue = model.queue
-    of_tier = queue.tiers[request.tier]
-    queue.remove(request.tier, request.tenant, request.id, request.order)
+    of_tier = queue.tiers[request.line]
+    queue.remove(request.line, request.tenant, request.id, request.order)
     if model.room is not None and model.room.id == request.id:
         model.room = None
     account = model.accounts[request.tenant]
@@ -82,14 +83,14 @@ def leave(state: State, request: Request) -> None:
     if not of_tier.turns:
         waits.tell_tiers(model, state.now_us)
     elif of_tier.waiting < queue.waiting and not of_tier.timed:
-        starvation.arm(state, request.model, request.tier, of_tier)
+        starvation.arm(state, request.model, request.line, of_tier)
 
 
 def run(state: State, request: Request, decision: d.RequestDispatched) -> None:
     """Take a waiting request to a replica and charge its tenant what it is expected to cost."""
     model = state.models[request.model]
     queue = model.queue
-    of_tier = queue.tiers[request.tier]
+    of_tier = queue.tiers[request.line]
     of_tier.clock = max(of_tier.clock, of_tier.lanes[request.tenant].turn[0])
     account = model.accounts[request.tenant]
     account.running += 1
@@ -97,7 +98,7 @@ def run(state: State, request: Request, decision: d.RequestDispatched) -> None:
     queue.since_starved = 0 if decision.starved else min(queue.since_starved + 1, 100)
     account.charge(
         of_tier,
-        request.tier,
+        request.line,
         request.tenant,
         decision.cost,
         decision.weight,
@@ -122,8 +123,8 @@ def stop(state: State, request: Request, cost: int) -> None:
     account.running -= 1
     if cost != request.cost:
         account.charge(
-            model.queue.tiers[request.tier],
-            request.tier,
+            model.queue.tiers[request.line],
+            request.line,
             request.tenant,
             cost - request.cost,
             request.weight,
@@ -154,11 +155,11 @@ def release(state: State, model: Model, tenant: str) -> None:
     account.held = False
     if model.batching is not None:
         gathering.tenant_released(model.batching, tenant)
-    for tier, of_tier in model.queue.tiers.items():
+    for line, of_tier in model.queue.tiers.items():
         lane = of_tier.lanes.get(tenant)
         if lane is not None:
             waits.release(of_tier, lane, state.now_us)
-            of_tier.give_turn(tenant, lane, account.enter(of_tier, RANK[tier]))
+            of_tier.give_turn(tenant, lane, account.enter(of_tier, RANKS[line]))
             of_tier.note_age(tenant, lane)
     starvation.arm_below_first(state, model)
     waits.tell_tiers(model, state.now_us)

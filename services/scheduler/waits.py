@@ -22,7 +22,7 @@ def waited_us(request: Request, model: Model, now_us: int) -> list[int]:
     """Return the µs that the request waited for each cause (index in CAUSES) up to `now_us`."""
     waited = request.waited_us.copy()
     if request.stage == "waiting":
-        of_tier = model.queue.tiers[request.tier]
+        of_tier = model.queue.tiers[request.line]
         lane = of_tier.lanes[request.tenant]
         if lane.shift_us is None and lane.held_since_us < 0:
             mark, totals = request.mark, of_tier.totals_us

@@ -60,11 +60,16 @@ async def test_a_request_that_is_followed_late_shows_what_was_generated_so_far_a
     deployment.start_cell()
     deployment.start_worker(0, "--speed", "1", "--max-batch", "4")
     await deployment.wait_for_replicas()
-    body = deployment.request("late", max_output_tokens=600, stream=True)
-    await deployment.send([deployment.request("other", stream=True), body])
+    await deployment.send([deployment.request("other", stream=True)])
+    same = ("submit", "hi", "--follow", "--id", "late", "--max-output-tokens", "600")
+    sent = await commands.call(*same, "--no-wait")
+    assert sent.exit_code == 0, sent.output
     while not any(b'"id":"late"' in value for value in await deployment.read_all(TOKENS)):  # noqa: ASYNC110 - the worker's doing
         await asyncio.sleep(0.1)
-    joined = await commands.call("submit", "hi", "--follow", "--id", "late", "--json")
+    other = await commands.call("submit", "ho", "--follow", "--id", "late")
+    assert other.exit_code == 1
+    assert "another request has this id already" in other.output
+    joined = await commands.call(*same, "--json")
     assert joined.exit_code == 0, joined.output
     *pieces, result = [json.loads(line) for line in joined.stdout.splitlines()]
     assert pieces[0]["index"] == 0, "what was generated before it was followed comes first"

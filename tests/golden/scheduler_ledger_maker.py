@@ -76,6 +76,7 @@ def eventful_world() -> World:
     traffic(world, "c", 12)
     first.stop()
     embeddings(world)
+    offline_jobs(world)
     world.run_until_all_ended()
     world.check()
     return world
@@ -127,6 +128,23 @@ def embeddings(world: World) -> None:
         submit_texts(world, f"e-{number}", 10 + number % 3, 9, model=encoder.model)
         world.run(for_us=4 * MS)
     submit_texts(world, "e-chatty", 9, model="m")
+
+
+def offline_jobs(world: World) -> None:
+    """Let jobs be received, refused, sent on, held back by online work, steered and finished."""
+    world.submit_job("elsewhere", 1, model="other")
+    world.submit_job("nowhere", 1, model="nowhere-m")
+    world.submit_job("night", 14, chunk=8)
+    world.submit_job("night", 14, chunk=8)
+    traffic(world, "d", 10)
+    world.steer("night", "pause")
+    world.run(for_us=300 * MS)
+    world.steer("night", "resume")
+    world.submit_job("dropped", 30)
+    world.run(for_us=300 * MS)
+    world.steer("dropped", "cancel")
+    while len(world.jobs_finished) < 2:
+        world.run(for_us=100 * MS)
 
 
 def traffic(world: World, prefix: str, count: int) -> None:

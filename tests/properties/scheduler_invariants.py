@@ -18,6 +18,7 @@ from services.scheduler import reservation
 from services.scheduler.decide import decide
 from services.scheduler.evolve import evolve
 from services.scheduler.order import is_open
+from services.scheduler.queue import LINES
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from services.scheduler.state import Model, Request, State
 from services.scheduler.step import governing, next_due_us, recover, step
@@ -251,10 +252,10 @@ def check_memory(state: State) -> None:
         ]
         assert model.yielding == [
             sum(
-                x.preemptible and not x.starved and x.leaving is None and x.tier == tier
+                x.preemptible and not x.starved and x.leaving is None and x.line == line
                 for x in running
             )
-            for tier in TIERS
+            for line in LINES
         ]
         _check_queue(state, model)
     _check_heaps(state)
@@ -309,12 +310,12 @@ def _check_queue(state: State, model: Model) -> None:
     in_turn = list(model.queue.first(10_000))
     assert sorted(in_turn) == sorted(item.id for item in waiting if item.tenant not in held)
     assert model.queue.waiting == len(waiting)
-    for tier, of_tier in model.queue.tiers.items():
-        assert of_tier.waiting == sum(item.tier == tier for item in waiting)
+    for line, of_tier in model.queue.tiers.items():
+        assert of_tier.waiting == sum(item.line == line for item in waiting)
         assert all(lane for lane in of_tier.lanes.values())
         assert of_tier.turns == sorted(of_tier.turns)
         assert {turn[2] for turn in of_tier.turns} == set(of_tier.lanes) - held
-        joined = [x.since_us for x in waiting if x.tier == tier and x.tenant not in held]
+        joined = [x.since_us for x in waiting if x.line == line and x.tenant not in held]
         assert of_tier.oldest_us == min(joined, default=None)
     _check_accounts(state, model, waiting)
 

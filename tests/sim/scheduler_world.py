@@ -13,8 +13,11 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from random import Random
 
+from schemas import batch_decisions as b
 from schemas import decisions as d
 from schemas import facts as f
+from schemas.batch import Action, request_id
+from schemas.batch_facts import JobControlAsked, JobItemsArrived, JobSubmitted
 from schemas.codec import encode_entry
 from schemas.facts import Fact
 from schemas.ledger import GENESIS_CHAIN, Entry
@@ -69,6 +72,7 @@ class World:
     outcomes: dict[str, list[d.RequestEnded]] = field(
         default_factory=dict[str, list[d.RequestEnded]]
     )
+    jobs_finished: list[b.JobFinished] = field(default_factory=list[b.JobFinished])
     started: Counter[str] = field(default_factory=Counter[str])
     generated: Counter[str] = field(default_factory=Counter[str])
     kept: dict[str, int] = field(default_factory=dict[str, int])
@@ -145,6 +149,34 @@ class World:
                 body_digest="0123456789abcdef",
                 body_bytes=100,
                 metadata=metadata,
+            )
+        )
+
+    def submit_job(self, job: str, count: int, *, model: str = "m", chunk: int = 50) -> None:
+        """Send a job of `count` items, in records of `chunk` items."""
+        self.send(
+            JobSubmitted(
+                at_us=0, job=job, model=model, endpoint="/v1/completions", items=count, offset=0
+            )
+        )
+        for first in range(0, count, chunk):
+            self.send(
+                JobItemsArrived(
+                    at_us=0,
+                    job=job,
+                    model=model,
+                    first=first,
+                    count=min(chunk, count - first),
+                    digest="0" * 16,
+                    offset=first,
+                    body_bytes=100,
+                )
+            )
+
+    def steer(self, job: str, action: Action) -> None:
+        self.send(
+            JobControlAsked(
+                at_us=0, job=job, model="m", action=action, who="ops", why="sim", offset=0
             )
         )
 
@@ -292,6 +324,12 @@ class World:
             self.published[decision_id] = decision
             if isinstance(decision, d.RequestEnded):
                 self.outcomes.setdefault(decision.id, []).append(decision)
+            elif isinstance(decision, b.ItemsReleased):
+                for number in range(decision.first, decision.first + decision.count):
+                    name = request_id(decision.job, number)
+                    self.submit(name, tier="batch", output=4 + number % 9)
+            elif isinstance(decision, b.JobFinished):
+                self.jobs_finished.append(decision)
             elif isinstance(decision, ForReplica):
                 self.after(BUS_US, lambda decision=decision: self._deliver(decision))
 

@@ -372,3 +372,23 @@ def test_work_that_may_not_be_preempted_leaves_when_it_is_cancelled() -> None:
     story = given(ready(), arrived("a"), policy=with_policy(preemptible=False))
     story.when(cancel("a")).then(a(d.LeaveAsked, cause="cancelled", preemption=None))
     story.when(left("a")).then(a(d.RequestEnded, outcome="cancelled"))
+
+
+def test_nobody_leaves_for_a_tenant_that_has_as_many_running_as_it_may() -> None:
+    story = given(
+        ready(batch=2),
+        arrived("x", tier="batch", tenant="x"),
+        arrived("y", tier="batch", tenant="y"),
+        policy=with_policy(quota_running_requests=1),
+    )
+    assert asked(story.when(arrived("x2", tier="realtime", tenant="x"))) == []
+    assert asked(story.when(arrived("z", tier="realtime", tenant="z"))) == ["y"]
+
+
+def test_one_that_runs_because_it_waited_past_its_cap_stays() -> None:
+    policy = with_policy(starvation_cap_ms=10)
+    story = given(ready(batch=1), arrived("r0", tier="realtime"), policy=policy)
+    story.when(arrived("b", at=1, tier="batch"), arrived("r1", at=2, tier="realtime"))
+    assert dispatched(story.when(finished("r0", at=12))) == ["b"]
+    assert asked(story) == []
+    assert not any(story.state.models["m"].yielding)

@@ -10,6 +10,7 @@ BY_NAME = {topic.name: topic for topic in TOPICS}
 DESIGN = {
     "headway.requests": 4,
     "headway.batch.jobs": 4,
+    "headway.batch.status": 4,
     "headway.telemetry": 4,
     "headway.signals": 1,
     "headway.worker.events": 4,
@@ -63,7 +64,7 @@ def test_the_brokers_clock_stamps_every_record(topic: Topic) -> None:
 
 def test_configuration_and_snapshots_are_compacted_and_all_else_ages_out() -> None:
     compacted = {name for name, topic in BY_NAME.items() if topic.retention_ms is None}
-    assert compacted == {"headway.config", "headway.snapshots"}
+    assert compacted == {"headway.batch.status", "headway.config", "headway.snapshots"}
     for name, topic in BY_NAME.items():
         policy = topic.config()["cleanup.policy"]
         assert policy == ("compact" if name in compacted else "delete")
