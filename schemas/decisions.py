@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.batch_decisions import JobDecision
+from schemas.batches import BatchFormed, BatchPlace, WindowOpened, WindowTuned
 from schemas.facts import Pairs, Usage
 from schemas.message import message
 from schemas.outcomes import Outcome, Reason
@@ -195,6 +196,7 @@ class RequestDispatched:
         number: counts the dispatches to this life of the replica, from 1.
         resume_tokens: tokens that an earlier attempt generated and this one goes on from.
         resume_offset: of the report in headway.worker.events that holds them, or -1.
+        batch: of a one-shot model, the batch that it rides in; null otherwise.
     """
 
     kind: Literal["request-dispatched.v1"] = "request-dispatched.v1"
@@ -224,6 +226,7 @@ class RequestDispatched:
     number: int
     resume_tokens: int
     resume_offset: int
+    batch: BatchPlace | None = None
 
 
 @message
@@ -370,5 +373,8 @@ Decision = (
     | ReplicaTurnedAway
     | RequestEnded
     | JobDecision
+    | WindowTuned
+    | WindowOpened
+    | BatchFormed
 )
 AnyDecision = Annotated[Decision, Field(discriminator="kind")]

@@ -15,6 +15,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from schemas.embeddings import EmbeddingRequest
 from schemas.faults import sentence
 from schemas.ids import NAME_CHARS_MAX, REQUEST_ID_CHARS_MAX
 from schemas.message import message
@@ -32,12 +33,15 @@ _ENTRIES_MAX = 64
 # Longer whole numbers are above every limit, and slow to convert.
 _DIGITS_MAX = 300
 
-_CLASSES: dict[str, type[InferenceRequest] | type[Cancel]] = {
+Asked = InferenceRequest | EmbeddingRequest
+
+_CLASSES: dict[str, type[Asked] | type[Cancel]] = {
     "inference-request.v1": InferenceRequest,
+    "embedding-request.v1": EmbeddingRequest,
     "cancel.v1": Cancel,
 }
-_ANY_REQUEST: TypeAdapter[InferenceRequest | Cancel] = TypeAdapter(
-    Annotated[InferenceRequest | Cancel, Field(discriminator="kind")]
+_ANY_REQUEST: TypeAdapter[Asked | Cancel] = TypeAdapter(
+    Annotated[Asked | Cancel, Field(discriminator="kind")]
 )
 
 
@@ -63,7 +67,7 @@ class Unreadable:
     reason: str
 
 
-def read_request(raw: bytes | None) -> InferenceRequest | Cancel | Refused | Unreadable:
+def read_request(raw: bytes | None) -> Asked | Cancel | Refused | Unreadable:
     """Return what the record's value `raw` is; any bytes give an answer."""
     if raw is None:
         return Unreadable(reason="the record has no value")

@@ -23,6 +23,7 @@ from pydantic_core import core_schema
 
 from schemas.codec import BusMessage
 from schemas.decisions import Decision
+from schemas.embeddings import EmbeddingRequest
 from schemas.facts import Fact
 from schemas.ledger import Entry
 from schemas.policy_form import form_schema
@@ -130,7 +131,7 @@ def _prose(cls: type[Any], names: list[str]) -> tuple[str, dict[str, str]]:
 
 def _registry() -> Mapping[str, MessageKind]:
     groups: dict[Group, tuple[type[Any], ...]] = {
-        "request": (InferenceRequest, Cancel),
+        "request": (InferenceRequest, EmbeddingRequest, Cancel),
         "fact": get_args(Fact),
         "decision": get_args(Decision),
         "entry": (Entry,),

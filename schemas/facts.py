@@ -15,9 +15,9 @@ from schemas.ids import RoutedBy
 from schemas.message import message
 from schemas.policy import Policy, Tier
 from schemas.profile import Profile
+from schemas.sizes import EmbeddingSize, Number, Usage
 
 # What a worker says is not trusted to be in range: a number outside is a dead letter, not a crash.
-Number = Annotated[int, Field(ge=0, le=2**53)]
 Positive = Annotated[int, Field(ge=1, le=2**53)]
 Slot = Annotated[int, Field(ge=0, le=1023)]
 Pairs = tuple[tuple[str, str], ...]
@@ -76,6 +76,7 @@ class RequestArrived:
         offset: where in headway.requests the payload lies.
         prompt_tokens: counted at the edge, by the tokenizer that the profile names.
         body_digest: 16 hex characters over the whole payload, to tell a resend from another body.
+        embedding: of an embedding request; null when text is asked for.
     """
 
     kind: Literal["request-arrived.v1"] = "request-arrived.v1"
@@ -94,6 +95,7 @@ class RequestArrived:
     body_bytes: int
     metadata: Pairs = ()
     routed_by: RoutedBy | None = None
+    embedding: EmbeddingSize | None = None
 
 
 @message
@@ -284,31 +286,15 @@ class WorkGrows:
 
 
 @message
-class Usage:
-    """What an attempt used and how long its parts took, by the worker's monotonic clock.
-
-    Attributes:
-        queued_us: from reading the work to joining the batch.
-        prefill_us: from joining to the first token.
-        decode_us: from the first token to the last.
-        first_token_us: from reading the work to the first token, or None if there was none.
-    """
-
-    prompt_tokens: Number
-    output_tokens: Number
-    queued_us: Number
-    prefill_us: Number
-    decode_us: Number
-    first_token_us: Number | None = None
-
-
-@message
 class WorkDone:
-    """One attempt that ran to its end; `output_digest` is 16 hex characters over the text."""
+    """One attempt that ran to its end; `output_digest` is 16 hex characters over the output.
+
+    That is its text in UTF-8, or its vectors in base64, one behind the other.
+    """
 
     id: str
     attempt: Number
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "embedded"]
     usage: Usage
     output_digest: str
 

@@ -7,7 +7,9 @@ Outcome = Literal["completed", "rejected", "expired", "failed", "cancelled"]
 Reason = Literal[
     "stop",
     "length",
+    "embedded",
     "unknown-model",
+    "wrong-kind",
     "bad-field",
     "over-context",
     "over-pool",

@@ -13,6 +13,8 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from schemas import policy_fair as fair
 from schemas import policy_offline as offline
 from schemas import policy_room as keys
+from schemas import policy_shell as shell
+from schemas import policy_windows as windows
 from schemas.ids import ModelName, TenantName
 from schemas.message import message
 from schemas.tunable import PER_ACCOUNT, PER_MODEL, PER_TENANT, PER_TIER, tunable
@@ -335,31 +337,26 @@ class Policy:
     offline_job_chunks_max: offline.OfflineJobChunksMax = 20_000
     offline_report_pct: offline.OfflineReportPct = 1
 
-    # The owner shell
-    append_entries_max: Annotated[
-        int,
-        tunable("Entries in one ledger record.", unit="entries", origin=_OWN, ge=1, le=10_000),
-    ] = 500
-    snapshot_entries: Annotated[
-        int,
-        tunable(
-            "Entries between two snapshots of the state.",
-            unit="entries",
-            origin=_OWN,
-            ge=1,
-            le=100_000_000,
-        ),
-    ] = 100_000
-    payload_cache_bytes: Annotated[
-        int,
-        tunable(
-            "Prompts that the shell keeps in memory, so as not to read them again.",
-            unit="bytes",
-            origin=_OWN,
-            ge=0,
-            le=64 * 1024**3,
-        ),
-    ] = 64 * 1024 * 1024
+    # Batch windows of one-shot models (schemas/policy_windows.py)
+    window_mode: windows.WindowMode = "window"
+    batch_texts_max: windows.BatchTextsMax = 16
+    window_ms: windows.WindowMs = 150
+    window_share_pct: windows.WindowSharePct = 25
+    window_backlog_closes: windows.WindowBacklogCloses = 8
+    window_tunes: windows.WindowTunes = True
+    window_min_ms: windows.WindowMinMs = 10
+    window_max_ms: windows.WindowMaxMs = 200
+    window_tune_step_pct: windows.WindowTuneStepPct = 25
+    window_tune_pause_ms: windows.WindowTunePauseMs = 1_000
+    mem_safety_margin_pct: windows.MemSafetyMarginPct = 15
+    batch_padding_pct_max: windows.BatchPaddingPctMax = 25
+    batch_look_ahead_requests: windows.BatchLookAheadRequests = 64
+    batches_ahead_max: windows.BatchesAheadMax = 1
+
+    # The owner shell (schemas/policy_shell.py)
+    append_entries_max: shell.AppendEntriesMax = 500
+    snapshot_entries: shell.SnapshotEntries = 100_000
+    payload_cache_bytes: shell.PayloadCacheBytes = 64 * 1024 * 1024
 
 
 _ADAPTER = TypeAdapter(Policy)

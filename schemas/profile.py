@@ -23,8 +23,11 @@ class Profile:
         version: grows by one with each change of this model's profile.
         layers, kv_heads, head_size, kv_dtype_bytes: the shape of the KV cache.
         max_sequence_tokens: prompt and output together.
+        serves: "generative" models answer token by token; a "one-shot" one (an encoder, say) runs
+            batches of whole requests, and keeps no KV: its shape is that of its attention.
         work_slots: partitions of the model's work topic, so the most replicas it can have.
-        tokenizer: "smollm2" counts exactly; "bytes" counts one token per `bytes_per_token`.
+        tokenizer: "smollm2" and "minilm" count exactly, as those models do; "bytes" counts one
+            token per `bytes_per_token`.
         weights_bytes, cold_start_ms, decode_tokens_per_s: measured, or None when unknown.
         latency_budget_ms: what one iteration may take, or None.
     """
@@ -40,8 +43,9 @@ class Profile:
     head_size: Count
     kv_dtype_bytes: Count
     max_sequence_tokens: Count
+    serves: Literal["generative", "one-shot"] = "generative"
     work_slots: Annotated[int, Field(ge=1, le=1024)] = 8
-    tokenizer: Literal["smollm2", "bytes"] = "bytes"
+    tokenizer: Literal["smollm2", "minilm", "bytes"] = "bytes"
     bytes_per_token: Count = 4
     weights_bytes: Count | None = None
     cold_start_ms: Count | None = None
@@ -62,4 +66,16 @@ SMOLLM2_135M = Profile(
     kv_dtype_bytes=4,
     max_sequence_tokens=8192,
     tokenizer="smollm2",
+)
+
+# Texts of more than 256 tokens are beyond what it was made for, though it has 512 positions.
+MINILM_L6 = Profile(
+    model="all-minilm-l6-v2",
+    serves="one-shot",
+    layers=6,
+    kv_heads=12,
+    head_size=32,
+    kv_dtype_bytes=4,
+    max_sequence_tokens=256,
+    tokenizer="minilm",
 )

@@ -75,7 +75,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         REQUESTS,
         "inference events from producers",
-        ("inference-request.v1", "cancel.v1"),
+        ("inference-request.v1", "embedding-request.v1", "cancel.v1"),
         ("producers", "gateway", "cell"),
         ("cell",),
         "model",

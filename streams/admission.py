@@ -4,14 +4,17 @@ Here time is stamped, prompts are counted, and digests are taken. Nothing that i
 what cannot be decoded becomes a message-unreadable fact, whose decision is a dead letter.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 from schemas import bus as messages
 from schemas.codec import BusMessage, CodecError, decode, digest, encode
-from schemas.edge import Refused, Unreadable, read_request
+from schemas.edge import Asked, Refused, Unreadable, read_request
+from schemas.embeddings import EmbeddingRequest
 from schemas.facts import (
     CancelAsked,
+    EmbeddingSize,
     Fact,
     MessageUnreadable,
     PolicyActivated,
@@ -26,13 +29,35 @@ from schemas.ids import Source
 from schemas.policy import Policy
 from schemas.policy_set import PolicySet, refusal, unreadable_because
 from schemas.profile import Profile
-from schemas.requests import Cancel, InferenceRequest
+from schemas.requests import Cancel, ChatMessage
 from schemas.topics import BATCH_JOBS, CONFIG, REQUESTS
 from services.batches import fault_of, raw_value
 from services.bus import Record
 from streams import jobs
 
-CountTokens = Callable[[InferenceRequest], int]
+
+class Countable(Protocol):
+    """What has tokens: a prompt, or a chat."""
+
+    @property
+    def prompt(self) -> str | None:
+        """Plain text, if it is that."""
+        ...
+
+    @property
+    def messages(self) -> Sequence[ChatMessage] | None:
+        """The turns of a chat, if it is that."""
+        ...
+
+
+class Text(NamedTuple):
+    """One text of an embedding request."""
+
+    prompt: str
+    messages: None = None
+
+
+CountTokens = Callable[[Countable], int]
 CREATE_TIME = 0
 # An entry must fit into a ledger record, its decisions beside the fact; texts are in neither.
 FACT_BYTES_MAX = 1024 * 1024
@@ -45,7 +70,7 @@ class Read:
     fact: Fact
     source: Source
     raw: bytes | None
-    payload: InferenceRequest | messages.WorkerReport | None = None
+    payload: Asked | messages.WorkerReport | None = None
 
 
 class Edge:
@@ -87,7 +112,7 @@ class Edge:
             fact, payload = self._report(record, at_us)
         return Read(fact, source, record.value, payload)
 
-    def _request(self, record: Record, at_us: int) -> tuple[Fact, InferenceRequest | None]:
+    def _request(self, record: Record, at_us: int) -> tuple[Fact, Asked | None]:
         raw = record.value
         routed_by, arrived_us = self._sent_on(record) or (None, self._stamp_us(record, at_us))
         arrived_us = min(arrived_us, at_us)
@@ -117,6 +142,8 @@ class Edge:
                 routed_by=routed_by,
             )
             return fact, None
+        embeds = isinstance(asked, EmbeddingRequest)
+        tokens = self._text_tokens(asked) if embeds else [self._count(asked.model, asked)]
         fact = RequestArrived(
             at_us=at_us,
             id=asked.id,
@@ -125,16 +152,29 @@ class Edge:
             tier=asked.tier,
             arrived_us=arrived_us,
             offset=record.offset,
-            prompt_tokens=self._count(asked),
-            max_output_tokens=asked.max_output_tokens,
+            prompt_tokens=sum(tokens),
+            max_output_tokens=None if embeds else asked.max_output_tokens,
             deadline_ms=asked.deadline_ms,
-            stream=asked.stream,
+            stream=False if embeds else asked.stream,
             body_digest=body_digest,
             body_bytes=len(raw or b""),
             metadata=tuple(asked.metadata.items()),
             routed_by=routed_by,
+            embedding=EmbeddingSize(texts=len(asked.input), longest_tokens=max(tokens))
+            if embeds
+            else None,
         )
         return fact, asked
+
+    def _text_tokens(self, asked: EmbeddingRequest) -> list[int]:
+        """Return the tokens of each text, up to the first that is too long: it ends the request."""
+        profile = self.profiles.get(asked.model)
+        tokens: list[int] = []
+        for text in asked.input:
+            tokens.append(self._count(asked.model, Text(text)))
+            if profile is not None and tokens[-1] > profile.max_sequence_tokens:
+                break
+        return tokens
 
     def _sent_on(self, record: Record) -> tuple[RoutedBy, int] | None:
         """Return which decision of another cell sent the record on, and the first stamp, µs.
@@ -161,13 +201,13 @@ class Edge:
             return at_us
         return min(record.timestamp * 1000 + self.ahead_us, at_us)
 
-    def _count(self, asked: InferenceRequest) -> int:
-        profile = self.profiles.get(asked.model)
+    def _count(self, model: str, asked: Countable) -> int:
+        profile = self.profiles.get(model)
         if profile is None:
             return 0
-        known = self._counters.get(asked.model)
+        known = self._counters.get(model)
         if known is None or known[0] is not profile:
-            known = self._counters[asked.model] = (profile, self._counter_of(profile))
+            known = self._counters[model] = (profile, self._counter_of(profile))
         return known[1](asked)
 
     def _job(self, record: Record, at_us: int) -> Fact:
@@ -220,8 +260,9 @@ def _reported(record: Record, report: messages.WorkerReport, at_us: int) -> Fact
     fact = report.fact
     if not isinstance(fact, WorkFinished | WorkLeft):
         return replace(fact, at_us=at_us)
-    if len(report.texts) != len(fact.items):
-        reason = f"{len(fact.items)} items came with {len(report.texts)} texts"
+    outputs = len(report.embeddings or report.texts)
+    if outputs != len(fact.items):
+        reason = f"{len(fact.items)} items came with {outputs} texts"
         return unreadable(record, at_us, reason)
     if report.tokens and len(report.tokens) != len(fact.items):
         reason = f"{len(fact.items)} items came with the tokens of {len(report.tokens)}"
@@ -234,7 +275,7 @@ def _fact_bytes(record: Record, message: BusMessage) -> int:
     whole = len(record.value or b"")
     if whole <= FACT_BYTES_MAX or not isinstance(message, messages.WorkerReport):
         return whole
-    return len(encode(replace(message, texts=(), tokens=())))
+    return len(encode(replace(message, texts=(), tokens=(), embeddings=())))
 
 
 def unreadable(record: Record, at_us: int, reason: str) -> MessageUnreadable:

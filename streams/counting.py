@@ -4,9 +4,9 @@ The worker tokenises with the same code, so the KV that the cell reserves is exa
 """
 
 from schemas.profile import Profile
-from schemas.requests import InferenceRequest
+from services.worker.minilm_tokenizer import count_text_tokens
 from services.worker.tokenizer import count_prompt_tokens
-from streams.admission import CountTokens
+from streams.admission import Countable, CountTokens
 
 
 def counter_of(profile: Profile) -> CountTokens:
@@ -15,15 +15,21 @@ def counter_of(profile: Profile) -> CountTokens:
     A prompt that cannot fit into the context is not counted to its end: the number is then a lower
     bound above the context.
     """
-    if profile.tokenizer == "smollm2":
-        limit = profile.max_sequence_tokens
+    limit = profile.max_sequence_tokens
+    if profile.tokenizer == "minilm":
 
-        def exactly(asked: InferenceRequest) -> int:
+        def wordpieces(asked: Countable) -> int:
+            return count_text_tokens(asked.prompt or "", limit)
+
+        return wordpieces
+    if profile.tokenizer == "smollm2":
+
+        def exactly(asked: Countable) -> int:
             return count_prompt_tokens(asked.prompt, asked.messages, limit)
 
         return exactly
 
-    def by_bytes(asked: InferenceRequest) -> int:
+    def by_bytes(asked: Countable) -> int:
         """Count a token for each `bytes_per_token` bytes, rounded up."""
         texts = [asked.prompt or "", *(turn.content for turn in asked.messages or ())]
         return -(-sum(len(text.encode()) for text in texts) // profile.bytes_per_token)

@@ -12,11 +12,13 @@ from schemas import batch_decisions as b
 from schemas import bus as messages
 from schemas import decisions as d
 from schemas.batch import BatchItem
+from schemas.batches import BatchFormed, WindowOpened, WindowTuned
 from schemas.codec import encode
+from schemas.edge import Asked
+from schemas.embeddings import Embedding, EmbeddingRequest
 from schemas.facts import WorkFinished, WorkLeft
 from schemas.ids import replica_name
 from schemas.ledger import Entry
-from schemas.requests import InferenceRequest
 from schemas.topics import (
     BATCH_JOBS,
     DEAD_LETTER,
@@ -36,14 +38,26 @@ CUT_TEXT_CHARS = RESULT_BYTES_MAX // 8
 Headers = list[tuple[str, bytes]]
 
 
+@dataclass(slots=True, frozen=True)
+class Output:
+    """What a worker's report holds of one request.
+
+    Its text, and its token ids if it resumes; or its vectors, and then the text is None.
+    """
+
+    text: str | None
+    tokens: tuple[int, ...] = ()
+    embedding: Embedding | None = None
+
+
 class Sources(Protocol):
     """Where payloads are read again by their source offset, in the partition of the cell."""
 
-    async def request(self, offset: int) -> InferenceRequest | None:
+    async def request(self, offset: int) -> Asked | None:
         """Return the request at `offset` of headway.requests, or None if it is gone."""
         ...
 
-    async def outputs(self, offset: int) -> "dict[str, Output] | None":
+    async def outputs(self, offset: int) -> dict[str, Output] | None:
         """Return the outputs, by request id, of the report at `offset`, or None if it is gone."""
         ...
 
@@ -54,14 +68,6 @@ class Sources(Protocol):
     async def raw(self, topic: str, partition: int, offset: int) -> bytes | None:
         """Return the raw value of any input record, or None if it is null, gone or out of reach."""
         ...
-
-
-@dataclass(slots=True, frozen=True)
-class Output:
-    """What a worker's report holds of one request: its text, and its token ids if it resumes."""
-
-    text: str
-    tokens: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -89,6 +95,9 @@ SILENT = (
     d.RequestPreempted,
     d.ReplicaAdmitted,
     d.ReplicaLost,
+    WindowTuned,
+    WindowOpened,
+    BatchFormed,
 )
 
 
@@ -178,7 +187,9 @@ async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
     found = await sources.request(decision.offset)
     # The topic's retention may have taken the payload while the request waited. The worker then
     # finds neither prompt nor messages and reports a failure, so the request still has an outcome.
-    turns = found.messages if found else None
+    embeds = isinstance(found, EmbeddingRequest)
+    asked = None if embeds else found
+    turns = asked.messages if asked else None
     work = messages.Work(
         id=decision.id,
         attempt=decision.attempt,
@@ -186,19 +197,21 @@ async def _work(decision: d.RequestDispatched, sources: Sources) -> bytes:
         model=decision.model,
         tenant=decision.tenant,
         tier=decision.tier,
-        prompt=found.prompt if found else None,
+        prompt=asked.prompt if asked else None,
         messages=None
         if turns is None
         else tuple(messages.ChatTurn(role=t.role, content=t.content) for t in turns),
         prompt_tokens=decision.prompt_tokens,
         max_output_tokens=decision.max_output_tokens,
-        temperature=found.temperature if found else 0.0,
+        temperature=asked.temperature if asked else 0.0,
         seed=decision.seed,
         blocks=decision.blocks,
-        stream=found.stream if found else False,
+        stream=asked.stream if asked else False,
         number=decision.number,
         grows=decision.blocks < decision.blocks_full,
         resume_tokens=await _kept_tokens(decision, sources),
+        texts=found.input if embeds else None,
+        batch=decision.batch,
     )
     return encode(work)
 
@@ -208,21 +221,17 @@ async def _kept_tokens(decision: d.RequestDispatched, sources: Sources) -> tuple
 
     Without them it generates the same ones again, from the first on, and readers drop those.
     """
-    if decision.resume_offset < 0:
+    output = await _output(decision.id, decision.resume_offset, sources)
+    if output is None or len(output.tokens) != decision.resume_tokens:
         return ()
-    outputs = await sources.outputs(decision.resume_offset)
-    found = outputs.get(decision.id) if outputs is not None else None
-    if found is None or len(found.tokens) != decision.resume_tokens:
-        return ()
-    return found.tokens
+    return output.tokens
 
 
-async def _text(request_id: str, offset: int, sources: Sources) -> str | None:
+async def _output(request_id: str, offset: int, sources: Sources) -> Output | None:
     if offset < 0:
         return None
     outputs = await sources.outputs(offset)
-    output = outputs.get(request_id) if outputs is not None else None
-    return None if output is None else output.text
+    return None if outputs is None else outputs.get(request_id)
 
 
 async def _told(
@@ -241,6 +250,7 @@ async def _answer(entry: Entry, decision: d.DuplicateIgnored, sources: Sources) 
             detail = f"it has ended as {decision.outcome} ({decision.reason}); nothing ran again"
         case "refused":
             detail = "another request has this id already; send this one under an id of its own"
+    output = await _output(decision.id, decision.output_offset, sources)
     answer = messages.ResendAnswer(
         id=decision.id,
         model=decision.model,
@@ -250,15 +260,16 @@ async def _answer(entry: Entry, decision: d.DuplicateIgnored, sources: Sources) 
         reason=decision.reason,
         ended_us=decision.ended_us,
         detail=detail,
-        text=await _text(decision.id, decision.output_offset, sources),
+        text=output.text if output else None,
         cell=entry.cell,
         seq=entry.seq,
+        embedding=output.embedding if output else None,
     )
     return encode(answer)
 
 
 async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> bytes:
-    text = await _text(decision.id, decision.output_offset, sources)
+    output = await _output(decision.id, decision.output_offset, sources)
     result = messages.Result(
         id=decision.id,
         model=decision.model,
@@ -267,7 +278,7 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
         outcome=decision.outcome,
         reason=decision.reason,
         detail=decision.detail,
-        text=text,
+        text=output.text if output else None,
         usage=decision.usage,
         attempts=decision.attempts,
         replica=None if decision.slot is None else replica_name(decision.model, decision.slot),
@@ -282,8 +293,11 @@ async def _result(entry: Entry, decision: d.RequestEnded, sources: Sources) -> b
         seq=entry.seq,
         policy_version=entry.policy_version,
         policy_digest=entry.policy_digest,
+        embedding=output.embedding if output else None,
     )
     value = encode(result)
+    # Vectors are never cut: TEXTS_MAX of them are far from filling a record.
+    text = result.text
     if text is None or len(value) <= RESULT_BYTES_MAX:
         return value
     cut = (
@@ -301,7 +315,10 @@ def outputs_in(report: messages.WorkerReport) -> dict[str, Output] | None:
     if not isinstance(fact, WorkFinished | WorkLeft):
         return None
     tokens = report.tokens or ((),) * len(fact.items)
-    outputs = map(Output, report.texts, tokens)
+    if report.embeddings:
+        outputs = [Output(None, (), embedding) for embedding in report.embeddings]
+    else:
+        outputs = list(map(Output, report.texts, tokens))
     return {item.id: output for item, output in zip(fact.items, outputs, strict=False)}
 
 

@@ -14,7 +14,8 @@ from schemas import bus as messages
 from schemas import decisions as d
 from schemas.batch import BatchItem
 from schemas.codec import CodecError, decode
-from schemas.edge import read_request
+from schemas.edge import Asked, read_request
+from schemas.embeddings import EmbeddingRequest
 from schemas.ids import Source
 from schemas.ledger import Entry
 from schemas.requests import InferenceRequest
@@ -64,7 +65,7 @@ class Inputs:
 
     async def start(self, recorded: dict[tuple[str, int], int], cache_bytes: int) -> None:
         """Stand behind the last recorded offset of each partition."""
-        self._requests: Payloads[InferenceRequest] = Payloads(
+        self._requests: Payloads[Asked] = Payloads(
             self._bootstrap, REQUESTS, self._cell, bytes_max=cache_bytes, parse=_parse_request
         )
         self._reports: Payloads[dict[str, Output]] = Payloads(
@@ -223,7 +224,7 @@ class Inputs:
         """Keep what the effects of this batch are likely to need."""
         topic, _, offset = read.source
         raw_bytes = len(read.raw or b"")
-        if isinstance(read.payload, InferenceRequest):
+        if isinstance(read.payload, InferenceRequest | EmbeddingRequest):
             self._requests.keep(offset, read.payload, raw_bytes)
         elif isinstance(read.payload, messages.WorkerReport):
             outputs = outputs_in(read.payload)
@@ -247,7 +248,7 @@ class Inputs:
                 elif isinstance(decision, d.RequestEnded):
                     self._requests.forget(decision.request_offset)
 
-    async def request(self, offset: int) -> InferenceRequest | None:
+    async def request(self, offset: int) -> Asked | None:
         """Return a request of this cell."""
         return await self._requests.get(offset)
 
@@ -272,9 +273,9 @@ class Inputs:
         return await again.get(offset)
 
 
-def _parse_request(record: RawRecord) -> InferenceRequest | None:
+def _parse_request(record: RawRecord) -> Asked | None:
     asked = read_request(record.value)
-    return asked if isinstance(asked, InferenceRequest) else None
+    return asked if isinstance(asked, InferenceRequest | EmbeddingRequest) else None
 
 
 def _parse_outputs(record: RawRecord) -> dict[str, Output] | None:

@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 from schemas import decisions as d
 from schemas import facts as f
+from schemas.batches import BatchFormed, WindowOpened
 from schemas.decisions import CAUSES
 from schemas.ids import replica_name
 from schemas.ledger import Entry
 from streams import story_words as words
+from streams.story_batches import BATCHED, batch_numbers, due_numbers, parts_of, window_numbers
 from streams.story_parts import (
     TO_AND_FROM_WORKER,
     DecisionId,
@@ -58,6 +60,7 @@ class _Teller:
         self._story = Story(request_id)
         self._now_us: dict[int, int] = {}
         self._blocked: dict[str, tuple[d.QueueBlocked, DecisionId]] = {}
+        self._windows: dict[str, WindowOpened] = {}
         self._since_us = 0
         self._at: DecisionId = (0, 0, 0)
         self._arrival: tuple[str, int] | None = None
@@ -112,7 +115,8 @@ class _Teller:
         if blocked is None:
             return NOT_ON_RECORD, "", None
         decision, decision_id = blocked
-        return decision.cause, numbers(decision), decision_id
+        window = self._windows.get(decision.model) if decision.cause == "window" else None
+        return decision.cause, numbers(decision) + window_numbers(window), decision_id
 
     def read(self, entry: Entry) -> None:
         cell = entry.cell
@@ -128,6 +132,11 @@ class _Teller:
             if isinstance(decision, d.QueueBlocked):
                 self._queue_blocked(decision, now_us)
                 continue
+            if isinstance(decision, WindowOpened):
+                self._window_opened(decision, now_us)
+                continue
+            if isinstance(decision, BatchFormed) and self._id in decision.members:
+                self._event(now_us, BATCHED, batch_numbers(decision))
             if isinstance(decision, d.RequestDispatched):
                 self._count_passed_over(decision)
             elif isinstance(decision, d.LeaveAsked):
@@ -285,7 +294,7 @@ class _Teller:
         if self._arrival is not None:
             story.model, story.arrived_us = self._arrival
         self._since_us = story.arrived_us
-        self._wait_segment("transit", now_us, "from the broker to the cell")
+        self._segment("wait", "transit", now_us, "from the broker to the cell")
 
     def _begin_again(self, now_us: int) -> None:
         """Forget an earlier life: an id may be used again once it is no longer remembered."""
@@ -301,12 +310,17 @@ class _Teller:
             self._event(now_us, f"held back: {decision.cause}", numbers(decision))
         self._blocked[decision.model] = (decision, self._at)
 
+    def _window_opened(self, decision: WindowOpened, now_us: int) -> None:
+        if decision.model == self._story.model and self._story.stage == "waiting":
+            self._event(now_us, "window opened", due_numbers(decision, now_us))
+        self._windows[decision.model] = decision
+
     def _close_wait(self, now_us: int) -> None:
         if self._story.stage == "backoff":
-            self._wait_segment("backoff", now_us, "the pause before the next attempt")
+            self._segment("wait", "backoff", now_us, "the pause before the next attempt")
             return
         cause, why, decision_id = self._cause()
-        self._wait_segment(cause, now_us, why, decision_id)
+        self._segment("wait", cause, now_us, why, decision_id)
 
     def _close_run(self, now_us: int) -> None:
         """Part a run by the worker's own durations; the bus has what is left over."""
@@ -317,24 +331,13 @@ class _Teller:
         if usage.first_token_us is not None and not self._first_token_told:
             self._first_token_told = True
             first_us = self._since_us + usage.first_token_us
-            ms = (first_us - self._story.arrived_us) / 1000
-            detail = f"{ms:.1f} ms after the arrival"
+            detail = f"{(first_us - self._story.arrived_us) / 1000:.1f} ms after the arrival"
             event = Event(min(first_us, now_us), *self._at, "first token", detail)
             joined_us = self._since_us + usage.queued_us
             words.put_first_token(self._story.events, self._started_event, event, joined_us)
-        tokens = counted(usage.output_tokens, "token")
-        for label, us, why in (
-            ("queued at the worker", usage.queued_us, "until it joined the batch"),
-            ("prefill", usage.prefill_us, counted(usage.prompt_tokens, "token")),
-            ("decode", usage.decode_us, tokens),
-        ):
+        for label, us, why in parts_of(usage, self._story.events):
             self._segment("run", label, min(self._since_us + us, now_us), why)
         self._segment("run", TO_AND_FROM_WORKER, now_us, "over the bus, both ways")
-
-    def _wait_segment(
-        self, cause: str, to_us: int, why: str, decision: DecisionId | None = None
-    ) -> None:
-        self._segment("wait", cause, to_us, why, decision)
 
     def _segment(
         self,

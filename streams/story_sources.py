@@ -17,7 +17,7 @@ from streams.replay_sources import as_bytes, cells_of, records_of
 from streams.story import Story, tell
 
 _TEXT = TypeAdapter(str)
-_BLOCKED = re.compile(rb'"kind":"queue-blocked\.v1","model":"([^"]*)"')
+_BLOCKED = re.compile(rb'"kind":"(queue-blocked|window-opened)\.v1","model":"([^"]*)"')
 _HEAD = re.compile(rb'^\{"kind":"[^"]*","cell":\d+,"seq":(\d+),"epoch":(\d+),')
 
 OnRecords = Callable[[int, int], None]
@@ -27,8 +27,9 @@ class Sieve:
     """Keeps the lines of one cell's ledger that tell of one request.
 
     Those are the lines that name it and, from the last before it on, those that say what held a
-    queue back; until it has ended, the newest line too. Void records (see schemas/continuity.py)
-    are left out by the same rule, read off the first line of each record.
+    queue back: a cause, or a batch window; until it has ended, the newest line too. Void records
+    (see schemas/continuity.py) are left out by the same rule, read off the first line of each
+    record.
 
     Attributes:
         lines: what is kept. named: whether any of it names the request.
@@ -36,7 +37,7 @@ class Sieve:
 
     def __init__(self, request_id: str) -> None:
         self._needle = b'"id":' + _TEXT.dump_json(request_id)
-        self._blocked: dict[bytes, tuple[int, bytes]] = {}
+        self._blocked: dict[tuple[bytes, bytes], tuple[int, bytes]] = {}
         self._seen = 0
         self._epoch = 0
         self._next_seq = 0
@@ -140,15 +141,16 @@ _STORE_NEWEST = "SELECT max(seq) FROM ledger WHERE cell = {cell:Int32}"
 # last one: of a request that lives, the newest of its cell.
 _STORE_LINES = """
 WITH blocked AS (
-    SELECT seq, model FROM decision_rows
-    WHERE cell = {cell:Int32} AND kind = 'queue-blocked.v1' AND seq <= {last:Int64}
+    SELECT seq, model, kind FROM decision_rows
+    WHERE cell = {cell:Int32} AND kind IN ('queue-blocked.v1', 'window-opened.v1')
+    AND seq <= {last:Int64}
 )
 SELECT raw FROM ledger FINAL
 WHERE cell = {cell:Int32} AND (
     (seq BETWEEN {first:Int64} AND {last:Int64} AND position(raw, {needle:String}) > 0)
     OR seq = {last:Int64}
     OR seq IN (SELECT seq FROM blocked WHERE seq >= {first:Int64})
-    OR seq IN (SELECT max(seq) FROM blocked WHERE seq < {first:Int64} GROUP BY model)
+    OR seq IN (SELECT max(seq) FROM blocked WHERE seq < {first:Int64} GROUP BY model, kind)
 )
 ORDER BY seq
 """

@@ -64,6 +64,7 @@ class Load:
     consumer: AIOKafkaConsumer
     cell: int
     run: bytes
+    body: bytes = BODY
     sent_s: dict[bytes, float] = field(default_factory=dict[bytes, float])
     dispatch_s: list[float] = field(default_factory=list[float])
     done_s: list[float] = field(default_factory=list[float])
@@ -72,7 +73,7 @@ class Load:
     async def send(self, index: int) -> None:
         """Send one request."""
         name = b"%s-%d" % (self.run, index)
-        body = BODY % (name, index % TENANTS)
+        body = self.body % (name, index % TENANTS)
         self.sent_s[name] = time.perf_counter()
         await self.producer.send(REQUESTS, body, key=KEY, partition=self.cell)
 
@@ -99,20 +100,20 @@ def bus_figures(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of eve
 async def _bus_figures(*, quick: bool) -> list[Figure]:
     seconds = 10.0 if quick else 60.0
     async with running_stack() as stack:
-        await _paced(stack.kafka, rate=500, seconds=WARM_S)
-        load = await _paced(stack.kafka, rate=1000, seconds=seconds / 2)
+        await paced(stack.kafka, rate=500, seconds=WARM_S)
+        load = await paced(stack.kafka, rate=1000, seconds=seconds / 2)
         figures = [
-            Figure("bus.dispatch_p50_ms.rate_1000", _percentile_ms(load.dispatch_s, 50), "ms"),
-            Figure("bus.dispatch_p99_ms.rate_1000", _percentile_ms(load.dispatch_s, 99), "ms"),
+            Figure("bus.dispatch_p50_ms.rate_1000", percentile_ms(load.dispatch_s, 50), "ms"),
+            Figure("bus.dispatch_p99_ms.rate_1000", percentile_ms(load.dispatch_s, 99), "ms"),
         ]
         lags: list[float] = []
         watching = asyncio.create_task(_watch_lag(stack, lags))
-        before_s = _cpu_s(stack)
-        load, per_s = await _closed(stack.kafka, seconds)
-        after_s = _cpu_s(stack)
+        before_s = cpu_s(stack)
+        load, per_s = await closed(stack.kafka, seconds)
+        after_s = cpu_s(stack)
         watching.cancel()
         figures.append(Figure("bus.sustained_req_per_s", per_s, "req/s"))
-        figures.append(Figure("bus.sustained_p99_ms", _percentile_ms(load.dispatch_s, 99), "ms"))
+        figures.append(Figure("bus.sustained_p99_ms", percentile_ms(load.dispatch_s, 99), "ms"))
         if lags:
             figures.append(Figure("recorder.lag_s", max(lags), "s"))
         figures += [
@@ -132,7 +133,7 @@ async def running_stack() -> "AsyncGenerator[Stack, None]":
     """Give a deployment with an instant engine, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="headway-bench-") as state:
         plan = WorkerPlan(0, ("--engine", "simulated", "--instant"))
-        stack = Stack(embedded(state), profiles=[PROFILE], workers={MODEL: [plan]}, tell=_quiet)
+        stack = Stack(embedded(state), profiles=[PROFILE], workers={MODEL: [plan]}, tell=quiet)
         try:
             await stack.start()
             yield stack
@@ -145,24 +146,25 @@ def embedded(state: str) -> Settings:
     return replace(load(state), kafka=None, clickhouse=None)
 
 
-def _quiet(sentence: str) -> None:
+def quiet(sentence: str) -> None:
+    """Say nothing of what a deployment tells."""
     del sentence
 
 
 @asynccontextmanager
-async def _new_load(kafka: str) -> "AsyncGenerator[Load, None]":
+async def _new_load(kafka: str, body: bytes) -> "AsyncGenerator[Load, None]":
     cell = cell_of(MODEL, await bus.partition_count(kafka, REQUESTS))
     watched = [TopicPartition(RESULTS, cell), TopicPartition(work_topic(MODEL), 0)]
     async with bus.producing(kafka) as producer, bus.consuming(kafka, watched) as consumer:
         for partition, end in (await consumer.end_offsets(watched)).items():
             consumer.seek(partition, end)
-        yield Load(producer, consumer, cell, b"%x" % time.time_ns())
+        yield Load(producer, consumer, cell, b"%x" % time.time_ns(), body)
 
 
-async def _paced(kafka: str, *, rate: int, seconds: float) -> Load:
+async def paced(kafka: str, *, rate: int, seconds: float, body: bytes = BODY) -> Load:
     """Send at a fixed rate, whatever comes back."""
     count = int(rate * seconds)
-    async with _new_load(kafka) as load:
+    async with _new_load(kafka, body) as load:
         listening = asyncio.create_task(load.listen(lambda: count))
         began_s = time.perf_counter()
         sent = 0
@@ -176,18 +178,20 @@ async def _paced(kafka: str, *, rate: int, seconds: float) -> Load:
         return load
 
 
-async def _closed(kafka: str, seconds: float) -> tuple[Load, float]:
-    """Keep WINDOW requests on their way; return the load and the outcomes per second.
+async def closed(
+    kafka: str, seconds: float, *, body: bytes = BODY, window: int = WINDOW
+) -> tuple[Load, float]:
+    """Keep `window` requests on their way; return the load and the outcomes per second.
 
     The window bounds every lag: what is measured is what the whole loop sustains.
     """
-    async with _new_load(kafka) as load:
+    async with _new_load(kafka, body) as load:
         total: list[int] = []
         listening = asyncio.create_task(load.listen(lambda: total[0] if total else None))
         began_s = time.perf_counter()
         sent = 0
         while time.perf_counter() - began_s < seconds:
-            room = WINDOW - (sent - len(load.done_s))
+            room = window - (sent - len(load.done_s))
             for _ in range(max(0, room)):
                 await load.send(sent)
                 sent += 1
@@ -215,7 +219,7 @@ def _processes(stack: Stack) -> dict[str, psutil.Process]:
     }
 
 
-def _cpu_s(stack: Stack) -> dict[str, float]:
+def cpu_s(stack: Stack) -> dict[str, float]:
     """Return the processor seconds that each part has used, the load's own among them."""
     processes = {**_processes(stack), "load": psutil.Process()}
     return {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
@@ -228,7 +232,8 @@ def _memory(stack: Stack) -> list[Figure]:
     ]
 
 
-def _percentile_ms(values_s: list[float], percent: int) -> float:
+def percentile_ms(values_s: list[float], percent: int) -> float:
+    """Return a percentile of times, in ms."""
     ordered = sorted(values_s)
     return 1000 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 

@@ -21,8 +21,9 @@ _WAIT_STYLES = {
     "no-replica": "bright_red",
     "cold-start": "blue",
     "backoff": "yellow",
+    "window": "bright_blue",
 }
-_RUN_STYLES = {"prefill": "green", "decode": "bright_green"}
+_RUN_STYLES = {"prefill": "green", "decode": "bright_green", "encode": "bright_green"}
 
 
 def render_waterfall(story: Story, width_chars: int) -> RenderableType:

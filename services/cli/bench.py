@@ -66,6 +66,10 @@ ASKED: dict[str, Asked] = {
     "recovery.s.entries_1000000": Asked(at_most=5),
     "offline.online_ttft_p99_ratio": Asked(at_most=1.2),
     "offline.idle_capacity_used": Asked(at_least=0.8),
+    "window.p95_ratio": Asked(at_most=0.33),
+    "window.utilisation_ratio": Asked(at_least=2),
+    "oneshot.p50_ms.rate_200": Asked(at_most=12),
+    "oneshot.sustained_req_per_s": Asked(at_least=2_500),
     "memory.mb.broker": Asked(at_most=400),
     "memory.mb.recorder": Asked(at_most=700),
     "memory.mb.cell": Asked(at_most=250),
@@ -123,6 +127,19 @@ def _offline(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every 
     return offline_figures(quick=quick)
 
 
+def _window(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
+    del quick
+    from streams.bench_windows import window_figures  # noqa: PLC0415 - as above
+
+    return window_figures()
+
+
+def _oneshot(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
+    from services.cli._bench_oneshot import oneshot_figures  # noqa: PLC0415 - as above
+
+    return oneshot_figures(quick=quick)
+
+
 def _reservation(quick: bool) -> list[Figure]:  # noqa: FBT001 - the shape of every measure
     from streams.bench_reservation import reservation_figures  # noqa: PLC0415 - as above
 
@@ -147,6 +164,8 @@ GROUPS: dict[str, tuple[Measure, str]] = {
     "recorder": (_recorder, "the recorder's insertion"),
     "bus": (_bus, "the whole loop over a real broker; recorder lag and memory come with it"),
     "offline": (_offline, "an offline job beside online requests on the torch worker"),
+    "window": (_window, "what a batch window costs: the core in virtual time"),
+    "oneshot": (_oneshot, "a one-shot model over a real broker, 5 ms a batch of at most 16"),
     "worker": (_worker, "the torch engine beside a bare loop and a static batcher"),
 }
 
@@ -158,8 +177,8 @@ GROUPS: dict[str, tuple[Measure, str]] = {
 def command(*, groups: tuple[str, ...], quick: bool, as_json: bool) -> None:
     """Measure, and print the figures beside what is asked of them.
 
-    Groups: core, reservation, continuous, replay, recorder, bus, offline, worker; all of them when
-    none is named.
+    Groups: core, reservation, continuous, replay, recorder, bus, offline, window, oneshot, worker;
+    all of them when none is named.
     """
     console = Console(stderr=True)
     figures: list[Figure] = []

@@ -11,14 +11,18 @@ import click
 from rich.text import Text
 
 from schemas.bus import Result, TokenPiece
-from schemas.edge import Refused, Unreadable, read_request
+from schemas.edge import Asked, Refused, Unreadable, read_request
+from schemas.embeddings import EmbeddingRequest
 from schemas.policy import TIERS
-from schemas.profile import SMOLLM2_135M
-from schemas.requests import Cancel, InferenceRequest
+from schemas.profile import MINILM_L6, SMOLLM2_135M
+from schemas.requests import InferenceRequest
 from services.cli import _endpoints, _output
 from services.gateway.client import Client, IdTakenError
+from services.gateway.vectors import vectors_of
 
 WAIT_S = 300.0
+# Of a number of a vector, for people; --json has it whole, in base64.
+VECTOR_DIGITS = 6
 
 
 @click.command(
@@ -34,7 +38,16 @@ WAIT_S = 300.0
     help='A chat: a JSON list of {"role": …, "content": …}.',
 )
 @click.option(
-    "--model", default=SMOLLM2_135M.model, show_default=True, help="The model that shall answer."
+    "--embed",
+    "texts",
+    multiple=True,
+    metavar="TEXT",
+    help="Ask for the vector of a text instead; several times for several.",
+)
+@click.option(
+    "--model",
+    help=f"The model that shall answer; {SMOLLM2_135M.model}, or with --embed {MINILM_L6.model},"
+    " if left out.",
 )
 @click.option("--tier", type=click.Choice(TIERS), help="Urgency; the policy's default if left out.")
 @click.option("--tenant", help="Who is charged; the policy's default if left out.")
@@ -76,9 +89,13 @@ def command(
 ) -> None:
     """Send PROMPT (`-` reads it from the standard input) or a chat, and wait for the outcome.
 
+    With --embed it prints a line for each text: its vector, as a JSON list.
+
     Exit code 0 only when it completed; otherwise 1, with the outcome's sentence.
     """
-    request = _request(given, stream=follow)
+    request = _embedding(given) if given["texts"] else _request(given, stream=follow)
+    if follow and isinstance(request, EmbeddingRequest):
+        raise click.UsageError("--follow shows text as it is generated; an embedding has none")
     bootstrap = _endpoints.kafka(state_dir)
     if no_wait:
         _output.run(_send(bootstrap, request))
@@ -110,19 +127,14 @@ def _request(given: dict[str, Any], *, stream: bool) -> InferenceRequest:
     prompt = sys.stdin.read() if given["prompt"] == "-" else given["prompt"]
     if prompt is None and messages is None:
         raise click.UsageError("give a prompt, - for the standard input, --message or --chat")
-    fields = {
+    fields = _common(given) | {
         "kind": "inference-request.v1",
-        "id": f"cli-{secrets.token_hex(6)}" if given["request_id"] is None else given["request_id"],
-        "model": given["model"],
-        "tenant": given["tenant"],
-        "tier": given["tier"],
+        "model": SMOLLM2_135M.model if given["model"] is None else given["model"],
         "prompt": prompt,
         "messages": messages,
         "max_output_tokens": given["max_output_tokens"],
         "temperature": given["temperature"],
-        "deadline_ms": given["deadline_ms"],
         "stream": stream,
-        "metadata": _labels(given["metadata"]),
     }
     # As the cell's edge will judge it, and in its words.
     asked = read_request(json.dumps(fields).encode())
@@ -131,8 +143,43 @@ def _request(given: dict[str, Any], *, stream: bool) -> InferenceRequest:
             return asked
         case Refused(detail=why) | Unreadable(reason=why):
             raise click.UsageError(f"the request is not acceptable: {why}")
-        case Cancel():
+        case _:
             raise AssertionError("a request was written")
+
+
+def _embedding(given: dict[str, Any]) -> EmbeddingRequest:
+    """Return the embedding request that the options describe.
+
+    Raises:
+        click.ClickException: they do not describe one; the sentence names the option or field.
+    """
+    for name in ("prompt", "turns", "chat", "max_output_tokens"):
+        if given[name]:
+            raise click.UsageError("--embed asks for vectors: give it no prompt, chat or limit")
+    fields = _common(given) | {
+        "kind": "embedding-request.v1",
+        "model": MINILM_L6.model if given["model"] is None else given["model"],
+        "input": given["texts"],
+    }
+    asked = read_request(json.dumps(fields).encode())
+    match asked:
+        case EmbeddingRequest():
+            return asked
+        case Refused(detail=why) | Unreadable(reason=why):
+            raise click.UsageError(f"the request is not acceptable: {why}")
+        case _:
+            raise AssertionError("an embedding request was written")
+
+
+def _common(given: dict[str, Any]) -> dict[str, Any]:
+    made_up = f"cli-{secrets.token_hex(6)}"
+    return {
+        "id": made_up if given["request_id"] is None else given["request_id"],
+        "tenant": given["tenant"],
+        "tier": given["tier"],
+        "deadline_ms": given["deadline_ms"],
+        "metadata": _labels(given["metadata"]),
+    }
 
 
 def _messages(turns: tuple[str, ...], chat: Path | None) -> list[Any] | None:
@@ -170,14 +217,14 @@ def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
     return labels
 
 
-async def _send(bootstrap: str, request: InferenceRequest) -> None:
+async def _send(bootstrap: str, request: Asked) -> None:
     async with Client(bootstrap) as client:
         await client.submit(request)
 
 
 async def _outcome(
     bootstrap: str,
-    request: InferenceRequest,
+    request: Asked,
     timeout_s: float,
     *,
     look_back: bool,
@@ -192,7 +239,7 @@ async def _outcome(
     """
     async with Client(bootstrap) as client:
         try:
-            if show_piece is None:
+            if show_piece is None or isinstance(request, EmbeddingRequest):
                 return await client.run(request, timeout_s), False
             async for piece in client.follow(request, timeout_s, late=look_back):
                 if isinstance(piece, Result):
@@ -220,6 +267,9 @@ def _show(result: Result, *, streamed: bool, as_json: bool) -> None:
         click.echo()
     elif result.text is not None:
         click.echo(result.text)
+    elif result.embedding is not None:
+        for vector in vectors_of(result.embedding):
+            click.echo(json.dumps([round(number, VECTOR_DIGITS) for number in vector]))
     if not as_json:
         _output.progress_console().print(Text(_summary(result), style="dim"), soft_wrap=True)
     if result.outcome != "completed":

@@ -14,6 +14,7 @@ from services.cli._process import (
     run_until_stopped,
     settings_of_part,
 )
+from services.cli._worker_oneshot import ONESHOT, oneshot_loader
 from services.worker.engine import Engine
 from services.worker.outbox import UnwritableError
 from services.worker.plan import Bounds
@@ -29,10 +30,11 @@ EXIT_TURNED_AWAY = 3
 @click.option("--slot", type=click.IntRange(0, 1023), required=True, help="The replica's slot.")
 @click.option(
     "--engine",
-    type=click.Choice(["torch", "simulated"]),
+    type=click.Choice(["torch", "simulated", *ONESHOT]),
     default="torch",
     show_default=True,
-    help="torch runs SmolLM2-135M; simulated takes its time and makes up the words.",
+    help="torch runs SmolLM2-135M; simulated takes its time and makes up the words. minilm runs the"
+    " sentence encoder all-MiniLM-L6-v2 in torch; simulated-oneshot makes up the vectors.",
 )
 @click.option(
     "--dtype",
@@ -46,14 +48,14 @@ EXIT_TURNED_AWAY = 3
     type=click.IntRange(min=1),
     default=512 * 2**20,
     show_default=True,
-    help="Memory for KV blocks.",
+    help="Memory for KV blocks, or for a one-shot model's activations.",
 )
 @click.option(
     "--max-batch",
     type=click.IntRange(1, 4096),
     default=16,
     show_default=True,
-    help="Requests that run at once.",
+    help="Requests that run at once, or texts of one pass of a one-shot model.",
 )
 @click.option(
     "--prefill-tokens",
@@ -71,6 +73,13 @@ EXIT_TURNED_AWAY = 3
     help="How many times faster than Llama-3.1-8B on an H100 (simulated).",
 )
 @click.option("--instant", is_flag=True, help="Take no time at all (simulated).")
+@click.option(
+    "--pass-ms",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="What one pass takes, whatever its size (simulated-oneshot).",
+)
 @click.option(
     "--kv-bytes-per-token",
     type=click.IntRange(min=1),
@@ -105,6 +114,8 @@ def command(*, model: str, slot: int, **options: object) -> None:
 
 
 def _loader(model: str, options: dict[str, object]) -> Callable[[], Engine]:
+    if options["engine"] in ONESHOT:
+        return oneshot_loader(model, options)
     bounds = Bounds(_number(options, "max_batch"), _number(options, "prefill_tokens"))
     pool_bytes = _number(options, "kv_pool_bytes")
     tokens_max = _number(options, "max_sequence_tokens")

@@ -18,6 +18,7 @@ from pydantic_core import to_json
 
 from schemas.bus import ResendAnswer, Result, TokenPiece, Tokens
 from schemas.codec import BusMessage, CodecError, decode
+from schemas.edge import Asked
 from schemas.ids import cell_of
 from schemas.requests import Cancel, InferenceRequest
 from schemas.topics import REQUESTS, RESULTS, TOKENS
@@ -95,7 +96,7 @@ class Client:
 
     # Requests
 
-    async def run(self, request: InferenceRequest, timeout_s: float | None = None) -> Result:
+    async def run(self, request: Asked, timeout_s: float | None = None) -> Result:
         """Send `request` and return its outcome.
 
         Raises:
@@ -107,7 +108,7 @@ class Client:
         await self.submit(request)
         return await self.outcome(request.id, timeout_s)
 
-    async def submit(self, request: InferenceRequest) -> str:
+    async def submit(self, request: Asked) -> str:
         """Send `request` and return its id; its outcome is kept for `outcome`.
 
         Raises:

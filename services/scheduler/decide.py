@@ -1,10 +1,10 @@
 """The next thing to do now, or None. Pure; reads the state and the policy, changes neither.
 
 The order is a rule: first what the last fact asks for, then what time makes due (returns, then
-deadlines, then silent replicas), then dispatch in the models that were touched, the cause that
-holds a queue back, if it has changed, and last offline jobs, which take what is left. So a request
-never dispatches past its deadline, and a blocked queue has its cause on record before the step
-ends.
+deadlines, then silent replicas, then batch windows), then dispatch in the models that were touched,
+the cause that holds a queue back, if it has changed, and last offline jobs, which take what is
+left. So a request never dispatches past its deadline, and a blocked queue has its cause on record
+before the step ends.
 
 A step ends early when its decisions fill an entry (see State.step_bytes): thousands of deadlines
 may pass at once, or a replica may take thousands of requests with it, and an entry that no ledger
@@ -12,9 +12,10 @@ record can hold would end the cell. The next fact, a tick at the latest, goes on
 """
 
 from schemas import decisions as d
+from schemas.batches import BatchPlace
 from schemas.decisions import Decision
 from schemas.policy import Policy
-from services.scheduler import answers, ends, offline, placement, reservation
+from services.scheduler import answers, ends, offline, placement, reservation, windows
 from services.scheduler.state import STEP_BYTES_MAX, Model, Request, State, cut_short
 from services.scheduler.waits import as_waits, waited_us
 
@@ -26,6 +27,9 @@ _LISTENING_US_PER_MS = 400
 
 def decide(policy: Policy, state: State) -> Decision | None:
     """Return the next decision, or None when everything that can be decided now is decided."""
+    if state.forming is not None:
+        # A batch leaves whole, or its worker would wait for the rest of it.
+        return _dispatch(state, *windows.next_member(state, state.forming))
     if state.step_bytes >= STEP_BYTES_MAX:
         return None
     if state.pending:
@@ -41,10 +45,12 @@ def _by_itself(policy: Policy, state: State) -> Decision | None:
         return d.RequestReturned(id=request.id, model=request.model, attempt=request.attempt)
     if state.deadlines and state.deadlines[0][0] <= now_us:
         return ends.expired(policy, state, state.requests[state.deadlines[0][2]])
-    if state.heard and _loss_due_us(policy, state) <= now_us:
-        return _silent_replica(state)
-    if state.starts and _start_due_us(policy, state) <= now_us:
-        return _never_ready(state)
+    lost = _lost_replica(policy, state)
+    if lost is not None:
+        return lost
+    due_model = windows.due_model(state)
+    if due_model is not None:
+        return _place(policy, state, due_model)
     for name in state.touched:
         model = state.models[name]
         decision: Decision | None = None
@@ -70,6 +76,8 @@ def next_due_us(policy: Policy, state: State) -> int | None:
         due.append(state.retries[0][0])
     if state.deadlines:
         due.append(state.deadlines[0][0])
+    if state.windows:
+        due.append(state.windows[0][0])
     if state.starving:
         due.append(state.starving[0][0])
     if state.starts:
@@ -86,6 +94,14 @@ def next_due_us(policy: Policy, state: State) -> int | None:
 def _loss_due_us(policy: Policy, state: State) -> int:
     heard_us = next(iter(state.heard.values()))
     return max(heard_us, state.blind_until_us) + policy.replica_lost_ms * 1000
+
+
+def _lost_replica(policy: Policy, state: State) -> Decision | None:
+    if state.heard and _loss_due_us(policy, state) <= state.now_us:
+        return _silent_replica(state)
+    if state.starts and _start_due_us(policy, state) <= state.now_us:
+        return _never_ready(state)
+    return None
 
 
 def _silent_replica(state: State) -> Decision:
@@ -118,7 +134,10 @@ def _never_ready(state: State) -> Decision:
 
 
 def _place(policy: Policy, state: State, model: Model) -> Decision | None:
-    found = placement.find(state, model)
+    if model.batching is not None:
+        found = windows.find(state, model, model.batching)
+    else:
+        found = placement.find(state, model)
     if isinstance(found, placement.Fit):
         return _dispatch(state, model, found)
     if isinstance(found, Request):
@@ -137,7 +156,9 @@ def _place(policy: Policy, state: State, model: Model) -> Decision | None:
     )
 
 
-def _dispatch(state: State, model: Model, fit: placement.Fit) -> d.RequestDispatched:
+def _dispatch(
+    state: State, model: Model, fit: placement.Fit, batch: BatchPlace | None = None
+) -> d.RequestDispatched:
     request, replica = fit.request, fit.replica
     waited = waited_us(request, model, state.now_us)
     settings = state.settings.at(request.model, request.tier, request.tenant)
@@ -169,4 +190,5 @@ def _dispatch(state: State, model: Model, fit: placement.Fit) -> d.RequestDispat
         number=replica.dispatches + 1,
         resume_tokens=request.kept_tokens,
         resume_offset=request.kept_offset,
+        batch=batch,
     )

@@ -11,7 +11,7 @@ from schemas import decisions as d
 from schemas.decisions import Decision, Outcome, Reason
 from schemas.facts import RequestArrived
 from schemas.policy import Policy, Tier
-from services.scheduler import ends, placement, quotas, service_times
+from services.scheduler import ends, kinds, placement, quotas, service_times
 from services.scheduler.state import Model, State
 
 
@@ -42,7 +42,11 @@ class _No:
 def answer(policy: Policy, state: State, model: Model, fact: RequestArrived) -> Decision:
     """Return that the request is queued, or the outcome with which it ends here."""
     asked = _asked(policy, state, model, fact)
-    refused = _never(model, asked) or _too_late(state, fact, asked) or _not_now(state, model, asked)
+    refused = (
+        _never(state, model, fact, asked)
+        or _too_late(state, fact, asked)
+        or _not_now(state, model, asked)
+    )
     if refused is not None:
         return ends.at_the_door(
             policy,
@@ -72,7 +76,7 @@ def answer(policy: Policy, state: State, model: Model, fact: RequestArrived) -> 
 def _asked(policy: Policy, state: State, model: Model, fact: RequestArrived) -> Asked:
     tier = fact.tier or policy.default_tier
     tenant = fact.tenant or policy.default_tenant
-    wanted = fact.max_output_tokens
+    wanted = 0 if fact.embedding is not None else fact.max_output_tokens
     if wanted is None:
         most = state.settings.at(fact.model, tier, tenant).default_output_tokens_max
         wanted = max(1, min(most, model.profile.max_sequence_tokens - fact.prompt_tokens))
@@ -80,8 +84,15 @@ def _asked(policy: Policy, state: State, model: Model, fact: RequestArrived) -> 
     return Asked(tier, tenant, fact.prompt_tokens, wanted, deadline_us)
 
 
-def _never(model: Model, asked: Asked) -> _No | None:
+def _never(state: State, model: Model, fact: RequestArrived, asked: Asked) -> _No | None:
     """Return why the request can never run, or None."""
+    refusal = kinds.wrong_kind(model, fact)
+    if refusal is None and fact.embedding is not None:
+        refusal = kinds.too_large(state.settings.at(fact.model), model, fact.embedding)
+    if refusal is not None:
+        return _No("rejected", *refusal)
+    if fact.embedding is not None:
+        return None
     context = model.profile.max_sequence_tokens
     if asked.tokens > context:
         detail = (

@@ -8,7 +8,7 @@ from zlib import crc32
 from schemas.decisions import Outcome, Reason, RequestEnded
 from schemas.facts import Pairs, RequestArrived, RequestRefused, Usage, WorkDeparture, WorkDone
 from schemas.policy import Policy
-from services.scheduler import carried
+from services.scheduler import carried, windows
 from services.scheduler.state import Request, State
 from services.scheduler.waits import as_waits, waited_us
 
@@ -70,11 +70,12 @@ def completed(
     policy: Policy, state: State, request: Request, item: WorkDone, offset: int
 ) -> RequestEnded:
     """Return the end of a request that ran to its end."""
-    detail = (
-        f"generated {item.usage.output_tokens} tokens and stopped by itself"
-        if item.finish_reason == "stop"
-        else f"generated {item.usage.output_tokens} tokens, its limit"
-    )
+    if item.finish_reason == "embedded":
+        detail = f"embedded {request.texts} texts of {item.usage.prompt_tokens} tokens"
+    elif item.finish_reason == "stop":
+        detail = f"generated {item.usage.output_tokens} tokens and stopped by itself"
+    else:
+        detail = f"generated {item.usage.output_tokens} tokens, its limit"
     return _end(
         policy,
         state,
@@ -104,14 +105,20 @@ def expired(policy: Policy, state: State, request: Request) -> RequestEnded:
 
 def over_pool(policy: Policy, state: State, request: Request) -> RequestEnded:
     """Return the end of a waiting request that no replica of its model can hold."""
-    largest = state.models[request.model].pool_tokens_max
+    model = state.models[request.model]
+    if model.batching is not None:
+        keys = state.settings.at(request.model)
+        detail = windows.over_pool_detail(keys, model, request.texts, request.longest_tokens)
+    else:
+        largest = model.pool_tokens_max
+        detail = over_pool_detail(request.prompt_tokens, request.max_output_tokens, largest)
     return _end(
         policy,
         state,
         request,
         outcome="rejected",
         reason="over-pool",
-        detail=over_pool_detail(request.prompt_tokens, request.max_output_tokens, largest),
+        detail=detail,
     )
 
 

@@ -15,8 +15,10 @@ from schemas.ids import cell_of
 from schemas.policy import policy_digest
 from schemas.policy_scope import Settings
 from services.scheduler import (
+    accepted,
     carried,
     due,
+    gathering,
     offline_memory,
     outcomes,
     reported,
@@ -32,11 +34,10 @@ from services.scheduler.state import (
     AttemptGone,
     Model,
     Replica,
-    Request,
     Room,
     State,
 )
-from services.scheduler.waits import BACKOFF, TRANSIT
+from services.scheduler.waits import BACKOFF
 
 
 def evolve(state: State, event: Fact | Decision) -> None:
@@ -84,10 +85,11 @@ def _profile_set(state: State, fact: f.ProfileSet) -> None:
     name = fact.profile.model
     model = state.models.get(name)
     if model is None:
-        state.models[name] = Model(fact.profile, cell_of(name, state.cells))
+        model = state.models[name] = Model(fact.profile, cell_of(name, state.cells))
     else:
         model.profile = fact.profile
         state.touched[name] = None
+    gathering.serve(state, model)
 
 
 def _ticked(state: State, fact: f.ClockTicked) -> None:
@@ -152,35 +154,14 @@ def _replica_stopped(state: State, fact: f.ReplicaStopped) -> None:
 def _queued(state: State, decision: d.RequestQueued) -> None:
     fact = state.pending.popleft()
     assert isinstance(fact, f.RequestArrived), "only an arrival is queued"  # noqa: S101 - ledger and code belong together
-    waited = [0] * len(CAUSE_INDEX)
-    waited[TRANSIT] = state.now_us - fact.arrived_us
-    request = Request(
-        id=decision.id,
-        order=state.next_order,
-        model=decision.model,
-        tenant=decision.tenant,
-        tier=decision.tier,
-        arrived_us=fact.arrived_us,
-        offset=fact.offset,
-        prompt_tokens=decision.prompt_tokens,
-        max_output_tokens=decision.max_output_tokens,
-        deadline_us=decision.deadline_us,
-        body_digest=fact.body_digest,
-        metadata=fact.metadata,
-        preemptible=decision.preemptible,
-        stage="waiting",
-        since_us=state.now_us,
-        mark=(),
-        waited_us=waited,
-        quota_us=decision.quota_us,
-        line="offline" if offline_memory.of_job(state, decision.id) else decision.tier,
-    )
+    request = accepted.request_of(state, fact, decision)
     state.next_order += 1
     state.requests[request.id] = request
     if request.deadline_us is not None:
         due.add_deadline(state, request)
-    waiting.join(state, request)
     model = state.models[request.model]
+    gathering.arrived(model, request.texts, state.now_us)
+    waiting.join(state, request)
     offline_memory.accepted(state, model, request)
     account = model.accounts[request.tenant]
     account.refusals = 0
@@ -195,6 +176,7 @@ def _answered(state: State, _decision: Decision) -> None:
 def _blocked(state: State, decision: d.QueueBlocked) -> None:
     model = state.models[decision.model]
     model.cause = decision.cause
+    gathering.blocked(state, model, decision.cause)
     waits.tell_tiers(model, state.now_us)
 
 
@@ -213,6 +195,7 @@ def _dispatched(state: State, decision: d.RequestDispatched) -> None:
     for cause, cause_us in decision.waits:
         request.waited_us[CAUSE_INDEX[cause]] = cause_us
     model = state.models[request.model]
+    gathering.dispatched(state, model, request, decision.batch)
     service_times.note_dispatch(model.service, model.queue.waiting, state.now_us)
     due.drop_dead(state)
 
@@ -350,4 +333,5 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.ReplicaTurnedAway: _turned_away,
     d.RequestEnded: outcomes.request_ended,
     **offline_memory.REMEMBER,
+    **gathering.EVOLVE,
 }

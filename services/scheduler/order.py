@@ -14,9 +14,15 @@ from services.scheduler.queue import RANKS
 from services.scheduler.state import Model, Replica, Request, State
 
 
-def candidates(state: State, model: Model) -> tuple[Iterator[str], str | None]:
-    """Return the ids to try, in order, and the one of them that goes before a higher tier."""
-    count = state.settings.at(model.profile.model).look_ahead_requests
+def candidates(
+    state: State, model: Model, count: int | None = None
+) -> tuple[Iterator[str], str | None]:
+    """Return the ids to try, in order, and the one of them that goes before a higher tier.
+
+    They are at most `count`, or as many as the policy looks at for a dispatch.
+    """
+    if count is None:
+        count = state.settings.at(model.profile.model).look_ahead_requests
     starved = starvation.starved(state, model)
     if starved is None:
         return model.queue.first(count), None

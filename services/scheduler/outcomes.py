@@ -5,7 +5,7 @@ kept by its id for as long as the decision says, to answer a resend.
 """
 
 from schemas import decisions as d
-from services.scheduler import due, offline_memory, service_times, waiting
+from services.scheduler import due, gathering, offline_memory, service_times, waiting
 from services.scheduler.state import Ended, Request, State
 
 # About how long a character of a producer's metadata is in the ledger at worst.
@@ -49,6 +49,7 @@ def _accepted_ended(state: State, request: Request, decision: d.RequestEnded) ->
     if decision.usage is not None:
         service_times.note_usage(model.service, decision.usage)
     if request.stage == "running":
+        gathering.measured(state, model, decision, request)
         waiting.stop(state, request, decision.cost)
     elif request.stage == "waiting":
         waiting.leave(state, request)

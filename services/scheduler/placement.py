@@ -54,7 +54,7 @@ def find(
     """
     ready, open_replicas = _open(model)
     if not open_replicas and not (ready and preemption.worthwhile(model)):
-        cause = _cause_without_room(model, ready)
+        cause = cause_without_room(model, ready)
         return None if cause == model.cause else _blocked(state, model, cause, ready, [])
     passed: list[Request] = []
     request_ids, starved = order.candidates(state, model)
@@ -116,7 +116,7 @@ def _make_room(
 
 def _cause(model: Model, ready: int, open_replicas: list[Replica], passed: list[Request]) -> Cause:
     if not open_replicas:
-        return _cause_without_room(model, ready)
+        return cause_without_room(model, ready)
     return "kv" if passed else "quota"
 
 
@@ -134,7 +134,8 @@ def _offers(state: State, model: Model, request: Request) -> Iterator[tuple[Repl
                 yield replica, reserved.blocks
 
 
-def _cause_without_room(model: Model, ready: int) -> Cause:
+def cause_without_room(model: Model, ready: int) -> Cause:
+    """Return what holds a queue back when none of the ready replicas has a place."""
     if ready:
         return "slots"
     return "cold-start" if model.starting else "no-replica"

@@ -90,6 +90,12 @@ def to_hold(state: State, model: Model, request: Request) -> d.TenantHeld | None
     )
 
 
+def places_left(state: State, model: Model, tenant: str) -> int | None:
+    """Return how many more requests of the tenant may run, or None where no quota says so."""
+    most = state.settings.at(model.profile.model, None, tenant).quota_running_requests
+    return None if most is None else most - model.accounts[tenant].running
+
+
 def _later(
     policy: Policy, model: Model, account: Account, reason: d.Reason, detail: str
 ) -> Refusal:

@@ -7,6 +7,7 @@ room. A request gives its room back at one place, `end`.
 
 from schemas import decisions as d
 from schemas import facts as f
+from services.scheduler import gathering
 from services.scheduler.queue import RANKS
 from services.scheduler.state import AttemptGone, Claim, Model, Request, State, yields
 
@@ -64,6 +65,8 @@ def end(state: State, request: Request) -> None:
     replica = model.replicas.get(request.slot)
     if replica is not None and replica.incarnation == request.incarnation:
         replica.blocks_used -= replica.running.pop(request.id)
+        if request.batch in replica.batches:
+            gathering.run_ended(replica, request.batch)
         if request.leaving is not None:
             replica.leaving_blocks -= request.blocks
             replica.leaving -= 1

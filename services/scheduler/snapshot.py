@@ -16,7 +16,8 @@ from schemas.codec import CodecError, decode, digest, encode
 from schemas.policy import Policy, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
-from services.scheduler import due, snapshot_queue, starvation
+from services.scheduler import due, gathering, snapshot_queue, starvation
+from services.scheduler.batching import STORED_FIELDS, Batching
 from services.scheduler.jobs import freeze_jobs, freeze_offline, thaw_jobs, thaw_offline
 from services.scheduler.lengths import Histogram, Lengths
 from services.scheduler.queue import RANKS
@@ -42,7 +43,9 @@ _REQUEST_FIELDS = tuple(field.name for field in fields(Request) if field.name !=
 _request_values = attrgetter(*_REQUEST_FIELDS)
 _HEAD_FIELDS = ("cell", "cells", "epoch", "now_us", "blind_until_us", "next_order")
 _ended_values = attrgetter(*(field.name for field in fields(Ended)))
-_REPLICA_FIELDS = tuple(field.name for field in fields(Replica) if field.name != "running")
+_REPLICA_FIELDS = tuple(
+    field.name for field in fields(Replica) if field.name not in {"running", "batches"}
+)
 _SERVICE_FIELDS = tuple(field.name for field in fields(Service))
 
 
@@ -119,7 +122,15 @@ def _freeze_model(model: Model) -> list[Any]:
         [getattr(model.service, name) for name in _SERVICE_FIELDS],
         snapshot_queue.freeze(model),
         freeze_offline(model.offline),
+        _freeze_batching(model.batching),
     ]
+
+
+def _freeze_batching(batching: Batching | None) -> list[Any] | None:
+    if batching is None:
+        return None
+    *values, service_us = (getattr(batching, name) for name in STORED_FIELDS)
+    return [*values, list(service_us)]
 
 
 def _thaw(parts: dict[str, list[Any]]) -> State:
@@ -151,12 +162,16 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
     state.jobs = thaw_jobs(parts["jobs"])
     due.rebuild(state)
     starvation.rebuild(state)
+    for model in state.models.values():
+        if model.batching is not None:
+            gathering.take_in(state, model, model.batching)
+    gathering.rebuild(state)
     return state
 
 
 def _thaw_model(item: list[Any]) -> Model:
     profile_json, owner, replicas, starting, pools, claims, lengths, *rest = item
-    cause, room, service, queue, offline = rest
+    cause, room, service, queue, offline, batching = rest
     profile = decode(profile_json.encode())
     if not isinstance(profile, Profile):
         raise CodecError("a profile of the snapshot is another message")
@@ -175,6 +190,8 @@ def _thaw_model(item: list[Any]) -> Model:
     model.service = Service(**dict(zip(_SERVICE_FIELDS, service, strict=True)))
     snapshot_queue.thaw(model, queue)
     model.offline = thaw_offline(offline)
+    if batching is not None:
+        model.batching = Batching(**dict(zip(STORED_FIELDS, batching, strict=True)))
     return model
 
 

@@ -28,6 +28,7 @@ from schemas.policy import Policy, Tier, policy_digest
 from schemas.policy_scope import Settings
 from schemas.profile import Profile
 from services.scheduler.accounts import Account
+from services.scheduler.batching import Batching, Forming
 from services.scheduler.jobs import Jobs, Offline
 from services.scheduler.lengths import Lengths
 from services.scheduler.queue import LINES, Line, Queue
@@ -67,6 +68,8 @@ class Request:
         used_us: queued, prefill and decode time of the attempts whose tokens are kept.
         first_token_us, ttft_us: of the first token, in its attempt and since the arrival, if an
             attempt whose tokens are kept generated it.
+        texts, longest_tokens: of an embedding request; 1 and all of it otherwise.
+        batch: of a one-shot model, in which it rode last. batch_texts: of all that rode in it.
         cost, weight, quantum: what its tenant was charged for the run, and how that counts.
         quota_us: what it took of its tenant's minute.
     """
@@ -102,9 +105,9 @@ class Request:
     weight: int = 1
     quantum: int = 1
     retry_at_us: int = 0
+    leaving: LeaveCause | None = None
     number: int = 0
     starved: bool = False
-    leaving: LeaveCause | None = None
     preemptions: int = 0
     output_tokens: int = 0
     kept_tokens: int = 0
@@ -112,6 +115,10 @@ class Request:
     used_us: tuple[int, int, int] = (0, 0, 0)
     first_token_us: int | None = None
     ttft_us: int | None = None
+    texts: int = 1
+    longest_tokens: int = 0
+    batch: int | None = None
+    batch_texts: int = 0
 
     @property
     def of_job(self) -> bool:
@@ -126,6 +133,7 @@ class Replica:
     Attributes:
         dispatches: to this life of it, so far.
         leaving_blocks, leaving: of those that run and were asked to leave.
+        batches: those that it has, with how many of their members still run.
     """
 
     slot: int
@@ -139,6 +147,7 @@ class Replica:
     leaving_blocks: int = 0
     leaving: int = 0
     running: dict[str, int] = field(default_factory=dict[str, int])
+    batches: dict[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass(slots=True, frozen=True)
@@ -190,6 +199,7 @@ class Model:
         cause: what holds the queue back, or None when nothing waits.
         accounts: by tenant. idle: those of them without a request, the longest idle first.
         room: KV that is kept for one request, or None.
+        batching: of a one-shot model.
     """
 
     profile: Profile
@@ -209,6 +219,7 @@ class Model:
     room: Room | None = None
     service: Service = field(default_factory=Service)
     offline: Offline = field(default_factory=Offline)
+    batching: Batching | None = None
 
 
 @dataclass(slots=True)
@@ -261,6 +272,8 @@ class State:
         deadlines, retries: heaps of (due µs, order, id); an item whose request no longer waits for
             it is dead, and is dropped when it comes to the top.
         heard: (model, slot) to when it was last heard, the longest silent first.
+        windows: a heap of (due µs, model) of the batch windows that are open.
+        forming: the batch whose members are being dispatched; None between two facts.
         starving: a heap of (due µs, model, rank of the tier): when a tier's longest waiting request
             reaches its starvation cap at the earliest; at most one item for each tier.
         starts: (model, slot) to when its cold start began, the longest ago first.
@@ -288,6 +301,8 @@ class State:
         default_factory=OrderedDict[tuple[str, int], int],
     )
     jobs: Jobs = field(default_factory=Jobs)
+    windows: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    forming: Forming | None = None
     starving: list[tuple[int, str, int]] = field(
         default_factory=list[tuple[int, str, int]], compare=False
     )

@@ -5,7 +5,7 @@ through these four, so that queue, account, causes and indexes stay in step.
 """
 
 from schemas import decisions as d
-from services.scheduler import running, starvation, waits
+from services.scheduler import gathering, running, starvation, waits
 from services.scheduler.accounts import Account
 from services.scheduler.queue import RANKS
 from services.scheduler.state import Model, Request, State
@@ -59,6 +59,8 @@ def join(state: State, request: Request) -> None:
     request.stage = "waiting"
     request.since_us = now_us
     waits.mark(request, of_tier, lane, now_us)
+    if model.batching is not None:
+        gathering.wait_began(model.batching, request, held=account.held)
     state.touched[request.model] = None
 
 
@@ -74,6 +76,8 @@ def leave(state: State, request: Request) -> None:
     account.waiting -= 1
     account.waiting_tokens -= request.prompt_tokens + request.max_output_tokens
     rest(state, model, request.tenant, account)
+    if model.batching is not None:
+        gathering.wait_ended(state, model, model.batching, request, held=account.held)
     if not queue.waiting:
         model.cause = None
     if not of_tier.turns:
@@ -134,6 +138,8 @@ def stop(state: State, request: Request, cost: int) -> None:
 def hold(state: State, model: Model, tenant: str) -> None:
     """Take a tenant's lanes out of the turns, until one of its requests has ended."""
     model.accounts[tenant].held = True
+    if model.batching is not None:
+        gathering.tenant_held(model.batching, tenant)
     for of_tier in model.queue.tiers.values():
         lane = of_tier.lanes.get(tenant)
         if lane is not None:
@@ -147,6 +153,8 @@ def release(state: State, model: Model, tenant: str) -> None:
     """Let a tenant's lanes take turns again."""
     account = model.accounts[tenant]
     account.held = False
+    if model.batching is not None:
+        gathering.tenant_released(model.batching, tenant)
     for line, of_tier in model.queue.tiers.items():
         lane = of_tier.lanes.get(tenant)
         if lane is not None:

@@ -29,6 +29,8 @@ def work_of(command: messages.Work) -> Work:
         prompt_tokens=command.prompt_tokens,
         resume_tokens=command.resume_tokens,
         grows=command.grows,
+        texts=command.texts,
+        batch=None if command.batch is None else (command.batch.batch, command.batch.size),
     )
 
 

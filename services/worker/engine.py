@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from schemas.embeddings import Embedding
+
 BLOCK_TOKENS = 16
 """Tokens in one KV block. Part of the product's contract, so not tunable."""
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "embedded"]
 LeaveCause = Literal["cancelled", "preempted"]
 
 
@@ -49,8 +51,8 @@ class Message(NamedTuple):
 class Work:
     """One attempt at one request, as the cell dispatched it.
 
-    Exactly one of `prompt` (raw text, continued as it stands) and `messages` (rendered with the
-    model's chat template) is given.
+    Exactly one of `prompt` (raw text, continued as it stands), `messages` (rendered with the
+    model's chat template) and `texts` (to embed, on a one-shot engine) is given.
 
     Attributes:
         id: The request's id.
@@ -68,6 +70,8 @@ class Work:
         output_tokens: Produce exactly this many (resumed ones included) and ignore stop tokens.
             For trace replays and benches.
         prompt_tokens: For engines that have no tokenizer: how long to take the prompt to be.
+        batch: On a one-shot engine, the number of the batch that it rides in, and how many
+            requests ride in it; None rides alone.
     """
 
     id: str
@@ -83,6 +87,8 @@ class Work:
     output_tokens: int | None = None
     prompt_tokens: int | None = None
     grows: bool = False
+    texts: tuple[str, ...] | None = None
+    batch: tuple[int, int] | None = None
 
     @property
     def key(self) -> WorkKey:
@@ -155,6 +161,7 @@ class Finished:
     A stop token ends the text; it is neither in `text` nor counted in `output_tokens`.
     `trailing_text` is the part of `text` that no `Token` carried: what an incomplete last
     character became. A stream ends with it, so that its pieces add up to `text`.
+    `embedding` is what a one-shot engine gives instead of text.
     """
 
     key: WorkKey
@@ -164,6 +171,7 @@ class Finished:
     prompt_tokens: int
     output_tokens: int
     timings: Timings
+    embedding: Embedding | None = None
 
 
 @dataclass(frozen=True, slots=True)

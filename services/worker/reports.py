@@ -136,10 +136,12 @@ def reports_of(life: Life, result: StepResult) -> list[WorkerReport]:
             for f in failed
         )
         reports.append(WorkerReport(fact=WorkFailed(**who, items=faults)))
-    for ended in _shares(result.finished, lambda one: len(one.text)):
-        done = tuple(_done(finished) for finished in ended)
-        texts = tuple(finished.text for finished in ended)
-        reports.append(WorkerReport(fact=WorkFinished(**who, items=done), texts=texts))
+    for ended in _shares(result.finished, _output_chars):
+        fact = WorkFinished(**who, items=tuple(_done(finished) for finished in ended))
+        # An engine is one-shot or generative, so its outputs are all of one kind.
+        embeddings = tuple(one.embedding for one in ended if one.embedding is not None)
+        texts = () if embeddings else tuple(finished.text for finished in ended)
+        reports.append(WorkerReport(fact=fact, texts=texts, embeddings=embeddings))
     return reports
 
 
@@ -190,8 +192,17 @@ def tokens_of(life: Life, result: StepResult, streamed: set[WorkKey]) -> Tokens 
     return Tokens(model=life.model, slot=life.slot, pieces=tuple(pieces.values()))
 
 
+def _output_chars(finished: Finished) -> int:
+    if finished.embedding is None:
+        return len(finished.text)
+    return sum(len(vector) for vector in finished.embedding.vectors_base64)
+
+
 def _done(finished: Finished) -> WorkDone:
     timings = finished.timings
+    output = finished.text
+    if finished.embedding is not None:
+        output = "".join(finished.embedding.vectors_base64)
     return WorkDone(
         id=finished.key.id,
         attempt=finished.key.attempt,
@@ -204,7 +215,7 @@ def _done(finished: Finished) -> WorkDone:
             decode_us=timings.decode_us,
             first_token_us=timings.first_token_us,
         ),
-        output_digest=digest(finished.text.encode()),
+        output_digest=digest(output.encode()),
     )
 
 

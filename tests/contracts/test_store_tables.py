@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from schemas.batches import BatchFormed
 from schemas.decisions import RequestDispatched
 from schemas.facts import PolicyActivated
 from schemas.policy import Policy, policy_digest
@@ -105,6 +106,8 @@ def test_queue_depth_is_what_the_decisions_add_up_to(golden: Recorded) -> None:
     for item in ENTRIES:
         for decision in item.decisions:
             kind = decision.kind
+            if getattr(decision, "model", None) != "m":
+                continue
             if kind in {"request-queued.v1", "request-returned.v1", "request-preempted.v1"}:
                 waiting.add(decision.id)  # pyright: ignore[reportAttributeAccessIssue] - by kind
                 running.discard(decision.id)  # pyright: ignore[reportAttributeAccessIssue] - by kind
@@ -197,6 +200,18 @@ def test_every_table_and_column_says_what_it_is(golden: Recorded) -> None:
     assert columns == []
 
 
+def test_batches_are_told_by_what_closed_them(golden: Recorded) -> None:
+    query = next(query for query in ready_queries() if query.name == "batches")
+    rows = golden.ask(query.sql)
+    formed = [
+        item for entry in ENTRIES for item in entry.decisions if isinstance(item, BatchFormed)
+    ]
+    expected = Counter(item.why for item in formed)
+    assert {row[1]: row[2] for row in rows} == expected
+    assert {row[0] for row in rows} == {"e"}
+    assert sum(row[3] for row in rows) == sum(len(item.members) for item in formed) == 40
+
+
 def test_every_policy_has_a_row_with_who_and_why_and_decisions_join_to_it(
     golden: Recorded,
 ) -> None:
@@ -267,6 +282,6 @@ def test_describe_tells_an_analyst_what_a_view_s_columns_mean(golden: Recorded) 
 
 
 def test_a_request_that_was_never_queued_is_not_in_the_queue_s_depth(golden: Recorded) -> None:
-    never = {end.model for end in ENDS} - {"m"}
+    never = {end.model for end in ENDS} - {"m", "e"}
     assert never == {"nowhere-m"}, "the recorded ledger holds a request for an unknown model"
-    assert golden.ask("SELECT DISTINCT model FROM queue_depth") == [["m"]]
+    assert golden.ask("SELECT DISTINCT model FROM queue_depth ORDER BY model") == [["e"], ["m"]]

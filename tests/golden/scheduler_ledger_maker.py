@@ -12,6 +12,7 @@ from schemas import facts as f
 from schemas.codec import decode_line, encode_entry
 from schemas.ledger import GENESIS_CHAIN, Entry
 from schemas.policy import TIERS, Override, Policy
+from tests.sim.oneshot_replica import ENCODER, OneShotReplica, submit_texts
 from tests.sim.scheduler_world import KILLS, MS, SECOND, World
 
 RECORDED = Path(__file__).parent / "scheduler-ledger.ndjson"
@@ -75,6 +76,7 @@ def eventful_world() -> World:
     traffic(world, "c", 12)
     first.stop()
     offline_jobs(world)
+    embeddings(world)
     world.run_until_all_ended()
     world.check()
     return world
@@ -132,6 +134,17 @@ def offline_jobs(world: World) -> None:
     world.steer("dropped", "cancel")
     while len(world.jobs_finished) < 2:
         world.run(for_us=100 * MS)
+
+
+def embeddings(world: World) -> None:
+    """Send texts to an encoder, fast enough that its window becomes shorter."""
+    encoder = replace(ENCODER, model="e")  # of three cells it belongs to 2, as "m" does
+    world.send(f.ProfileSet(at_us=0, profile=encoder))
+    OneShotReplica(world, slot=5, model=encoder.model).come()
+    for number in range(40):
+        submit_texts(world, f"e-{number}", 10 + number % 3, 9, model=encoder.model)
+        world.run(for_us=4 * MS)
+    submit_texts(world, "e-chatty", 9, model="m")
 
 
 def traffic(world: World, prefix: str, count: int) -> None:

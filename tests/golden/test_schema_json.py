@@ -65,6 +65,7 @@ def test_what_headway_writes_has_every_field_and_what_it_reads_may_leave_default
 
 OUTSIDE = {
     "inference-request.v1",
+    "embedding-request.v1",
     "cancel.v1",
     "policy.v1",
     "profile.v1",
@@ -82,7 +83,7 @@ def test_every_kind_of_every_topic_has_a_schema() -> None:
 
 
 def test_every_field_of_a_producers_message_is_described() -> None:
-    for kind in ("inference-request.v1", "cancel.v1"):
+    for kind in ("inference-request.v1", "embedding-request.v1", "cancel.v1"):
         for name, field in _committed(kind)["properties"].items():
             assert field["description"], f"{kind}: {name}"
 

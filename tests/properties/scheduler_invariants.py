@@ -22,6 +22,7 @@ from services.scheduler.queue import LINES
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from services.scheduler.state import Model, Request, State
 from services.scheduler.step import governing, next_due_us, recover, step
+from tests.properties.windows_invariants import check_batches, check_window
 
 DECISIONS_MAX = 2000
 
@@ -126,6 +127,9 @@ class Watched:
         assert decision.wait_us + request.run_us == now_us - request.arrived_us
         replica = self.state.models[decision.model].replicas[decision.slot]
         assert not replica.draining
+        assert decision.blocks <= decision.blocks_free
+        if decision.batch is not None:
+            return
         tokens = decision.prompt_tokens + decision.max_output_tokens
         assert (decision.blocks_full - 1) * replica.block_tokens < tokens
         assert tokens <= decision.blocks_full * replica.block_tokens
@@ -215,7 +219,13 @@ def check_memory(state: State) -> None:
         for slot, replica in model.replicas.items():
             assert slot == replica.slot
             assert replica.blocks_used == sum(replica.running.values()) <= replica.kv_blocks
-            assert len(replica.running) <= replica.max_batch
+            if model.batching is None:
+                assert not replica.batches
+                # A one-shot model that became generative still has whole batches there.
+                batched = any(state.requests[key].batch is not None for key in replica.running)
+                assert batched or len(replica.running) <= replica.max_batch
+            else:
+                check_batches(state, replica)
             leaving = [
                 blocks
                 for key, blocks in replica.running.items()
@@ -270,7 +280,11 @@ def check_rest(policy: Policy, state: State) -> None:
         for replica in model.replicas.values():
             running[model.profile.model, replica.slot, replica.incarnation] = replica.running
         assert (model.cause is None) == (model.queue.waiting == 0)
-        _check_nothing_fits(state, model)
+        if model.batching is None:
+            _check_nothing_fits(state, model)
+        else:
+            check_window(state, model, model.batching)
+    assert state.forming is None
     for request in state.requests.values():
         assert (request.deadline_us is None or request.deadline_us > state.now_us) or (
             request.stage == "running"

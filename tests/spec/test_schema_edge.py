@@ -96,7 +96,10 @@ def test_an_id_may_hold_newlines_and_quotes() -> None:
         (b"[" * 10_000, "the record is nested deeper than 64 levels"),
         (b'{"a":' * 100_000, "the record is nested deeper than 64 levels"),
         (_with('"x": ' + "[" * 500 + "]" * 500), "the record is nested deeper than 64 levels"),
-        (b"{}", "the kind is not known; it should be inference-request.v1 or cancel.v1"),
+        (
+            b"{}",
+            "the kind is not known; it should be inference-request.v1 or embedding-request.v1",
+        ),
         (_raw(kind="inference-request.v99"), "the kind is not known"),
         (_raw(kind=["inference-request.v1"]), "the kind is not known"),
         (_raw(kind=None), "the kind is not known"),

@@ -76,6 +76,20 @@ CHANGES: dict[str, Any] = {
     "offline_job_chunks_max": 19_999,
     "offline_report_pct": 2,
     "payload_cache_bytes": 0,
+    "window_mode": "when_free",
+    "batch_texts_max": 17,
+    "window_ms": 151,
+    "window_share_pct": 26,
+    "window_backlog_closes": None,
+    "window_tunes": False,
+    "window_min_ms": 11,
+    "window_max_ms": 201,
+    "window_tune_step_pct": 26,
+    "window_tune_pause_ms": 999,
+    "mem_safety_margin_pct": 16,
+    "batch_padding_pct_max": 26,
+    "batch_look_ahead_requests": 65,
+    "batches_ahead_max": 2,
 }
 
 
