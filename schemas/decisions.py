@@ -372,9 +372,9 @@ Decision = (
     | ReplicaLost
     | ReplicaTurnedAway
     | RequestEnded
+    | JobDecision
     | WindowTuned
     | WindowOpened
     | BatchFormed
-    | JobDecision
 )
 AnyDecision = Annotated[Decision, Field(discriminator="kind")]

@@ -332,6 +332,6 @@ _EVOLVE: dict[type, Callable[[State, Any], None]] = {
     d.ReplicaLost: _replica_lost,
     d.ReplicaTurnedAway: _turned_away,
     d.RequestEnded: outcomes.request_ended,
-    **gathering.EVOLVE,
     **offline_memory.REMEMBER,
+    **gathering.EVOLVE,
 }

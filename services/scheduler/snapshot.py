@@ -121,8 +121,8 @@ def _freeze_model(model: Model) -> list[Any]:
         None if model.room is None else [model.room.id, model.room.slot],
         [getattr(model.service, name) for name in _SERVICE_FIELDS],
         snapshot_queue.freeze(model),
-        _freeze_batching(model.batching),
         freeze_offline(model.offline),
+        _freeze_batching(model.batching),
     ]
 
 
@@ -171,7 +171,7 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
 
 def _thaw_model(item: list[Any]) -> Model:
     profile_json, owner, replicas, starting, pools, claims, lengths, *rest = item
-    cause, room, service, queue, batching, offline = rest
+    cause, room, service, queue, offline, batching = rest
     profile = decode(profile_json.encode())
     if not isinstance(profile, Profile):
         raise CodecError("a profile of the snapshot is another message")
@@ -189,9 +189,9 @@ def _thaw_model(item: list[Any]) -> Model:
     model.room = None if room is None else Room(*room)
     model.service = Service(**dict(zip(_SERVICE_FIELDS, service, strict=True)))
     snapshot_queue.thaw(model, queue)
+    model.offline = thaw_offline(offline)
     if batching is not None:
         model.batching = Batching(**dict(zip(STORED_FIELDS, batching, strict=True)))
-    model.offline = thaw_offline(offline)
     return model
 
 

@@ -218,8 +218,8 @@ class Model:
     idle: "OrderedDict[str, None]" = field(default_factory=OrderedDict[str, None])
     room: Room | None = None
     service: Service = field(default_factory=Service)
-    batching: Batching | None = None
     offline: Offline = field(default_factory=Offline)
+    batching: Batching | None = None
 
 
 @dataclass(slots=True)
@@ -300,9 +300,9 @@ class State:
     heard: "OrderedDict[tuple[str, int], int]" = field(
         default_factory=OrderedDict[tuple[str, int], int],
     )
+    jobs: Jobs = field(default_factory=Jobs)
     windows: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     forming: Forming | None = None
-    jobs: Jobs = field(default_factory=Jobs)
     starving: list[tuple[int, str, int]] = field(
         default_factory=list[tuple[int, str, int]], compare=False
     )

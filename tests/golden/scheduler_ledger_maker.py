@@ -75,8 +75,8 @@ def eventful_world() -> World:
     world.add_replica(2, kv_blocks=24, max_batch=3)
     traffic(world, "c", 12)
     first.stop()
-    embeddings(world)
     offline_jobs(world)
+    embeddings(world)
     world.run_until_all_ended()
     world.check()
     return world
@@ -119,17 +119,6 @@ def early_requests(world: World) -> None:
     )
 
 
-def embeddings(world: World) -> None:
-    """Send texts to an encoder, fast enough that its window becomes shorter."""
-    encoder = replace(ENCODER, model="e")  # of three cells it belongs to 2, as "m" does
-    world.send(f.ProfileSet(at_us=0, profile=encoder))
-    OneShotReplica(world, slot=5, model=encoder.model).come()
-    for number in range(40):
-        submit_texts(world, f"e-{number}", 10 + number % 3, 9, model=encoder.model)
-        world.run(for_us=4 * MS)
-    submit_texts(world, "e-chatty", 9, model="m")
-
-
 def offline_jobs(world: World) -> None:
     """Let jobs be received, refused, sent on, held back by online work, steered and finished."""
     world.submit_job("elsewhere", 1, model="other")
@@ -145,6 +134,17 @@ def offline_jobs(world: World) -> None:
     world.steer("dropped", "cancel")
     while len(world.jobs_finished) < 2:
         world.run(for_us=100 * MS)
+
+
+def embeddings(world: World) -> None:
+    """Send texts to an encoder, fast enough that its window becomes shorter."""
+    encoder = replace(ENCODER, model="e")  # of three cells it belongs to 2, as "m" does
+    world.send(f.ProfileSet(at_us=0, profile=encoder))
+    OneShotReplica(world, slot=5, model=encoder.model).come()
+    for number in range(40):
+        submit_texts(world, f"e-{number}", 10 + number % 3, 9, model=encoder.model)
+        world.run(for_us=4 * MS)
+    submit_texts(world, "e-chatty", 9, model="m")
 
 
 def traffic(world: World, prefix: str, count: int) -> None:

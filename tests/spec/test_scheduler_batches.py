@@ -5,6 +5,7 @@ from dataclasses import replace
 from schemas import decisions as d
 from schemas.batches import BatchFormed, WindowOpened, WindowTuned
 from schemas.policy import Override
+from services.scheduler import waiting, windows
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from services.scheduler.step import step
 from tests.spec.oneshot_story import ENCODER, FREE, STILL, batch_of, embedded, encoder, texts
@@ -13,6 +14,7 @@ from tests.spec.scheduler_story import (
     Story,
     a,
     arrived,
+    cancel,
     given,
     heartbeat,
     policy_is,
@@ -261,3 +263,19 @@ def test_the_head_of_a_starved_tier_rides_first_and_says_so() -> None:
     assert batch_of(story).starved
     dispatched = next(item for item in story.decisions if isinstance(item, d.RequestDispatched))
     assert dispatched.starved
+
+
+def test_offline_items_that_wait_for_a_model_that_became_one_shot_have_the_window_of_batch() -> (
+    None
+):
+    story = encoder().when(texts("a"), cancel("a"))
+    state = story.state
+    template = given(texts("x"), policy=STILL, profile=ENCODER).state.requests["x"]
+    item = replace(template, id="item", line="offline", order=99)
+    state.requests["item"] = item
+    waiting.join(state, item)
+    model = state.models["m"]
+    assert model.batching is not None
+    opened = windows.find(state, model, model.batching)
+    assert isinstance(opened, WindowOpened)
+    assert (opened.tier, opened.target_ms) == ("batch", 60_000)
