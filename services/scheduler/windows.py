@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 from schemas.batches import BatchFormed, BatchPlace, ClosedBy, WindowOpened, WindowTuned
 from schemas.decisions import Cause, TenantHeld
-from schemas.policy import TIERS, Policy, Tier
+from schemas.policy import Policy, Tier
 from services.scheduler import order, quotas, tuning
 from services.scheduler.batching import Batching, Forming, service_us
 from services.scheduler.claims import blocks_for
 from services.scheduler.placement import Blocked, Fit, cause_without_room
+from services.scheduler.queue import RANKS
 from services.scheduler.reservation import Reservation
 from services.scheduler.state import Model, Replica, Request, State
 
@@ -172,10 +173,12 @@ def _timing(view: _View) -> _Timing:
     keys, batching = view.keys, view.batching
     window_ms = tuning.window_ms(keys, batching)
     found: _Timing | None = None
-    for tier, target_ms in zip(TIERS, keys.tier_latency_target_ms, strict=True):
-        since_us = view.model.queue.tiers[tier].oldest_us
+    for line, of_tier in view.model.queue.tiers.items():
+        since_us = of_tier.oldest_us
         if since_us is None:
             continue
+        tier = "batch" if line == "offline" else line
+        target_ms = keys.tier_latency_target_ms[RANKS[tier]]
         share_us = target_ms * _US_PER_MS * keys.window_share_pct // 100
         allowed_us = min(window_ms * _US_PER_MS, share_us)
         if found is None or since_us + allowed_us < found.window_due_us():
