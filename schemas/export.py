@@ -159,10 +159,12 @@ def files() -> dict[str, str]:
 
 
 if __name__ == "__main__":  # pragma: no cover - a test runs it as a process of its own
-    import sys
+    from argparse import ArgumentParser
     from pathlib import Path
 
-    folder = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).with_name("json")
+    parser = ArgumentParser(description="Write the JSON Schema of every message kind.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).with_name("json"))
+    folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for file_name, text in files().items():
         (folder / file_name).write_text(text, encoding="utf-8")
