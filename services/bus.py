@@ -258,23 +258,10 @@ async def ensure_topics(bootstrap: str, cells: int) -> int:
     if not agreed:
         # Alone, so that of two processes that begin together the one that comes first decides.
         await _create(bootstrap, {first.name: first}, {first.name: first.partition_count(cells)})
-        agreed = await _count_once_there(bootstrap, first.name)
+        agreed = await partition_count(bootstrap, first.name)
     counts = {topic.name: topic.partition_count(agreed) for topic in others}
     await _create(bootstrap, {topic.name: topic for topic in others}, counts)
     return agreed
-
-
-async def _count_once_there(bootstrap: str, topic: str) -> int:
-    """Return how many partitions a topic has that was just created: it is seen a little later."""
-    until_s = time.monotonic() + CALL_S_MAX
-    while not (count := await partition_count(bootstrap, topic)):
-        if time.monotonic() > until_s:
-            raise BusError(
-                f"Kafka took the topic {topic} and did not show it within {CALL_S_MAX:g} s;"
-                " is the broker's controller up?"
-            )
-        await asyncio.sleep(TOPIC_POLL_S)
-    return count
 
 
 async def ensure_work_topic(bootstrap: str, profile: Profile) -> int:
@@ -310,6 +297,23 @@ async def _create(bootstrap: str, topics: dict[str, Topic], counts: dict[str, in
             if code not in (0, TopicAlreadyExistsError.errno):
                 failure = RefusedError if code in _FINAL else BusError
                 raise failure(f"Kafka refused to create the topic {name}: {message or code}")
+        await _once_shown(admin, list(counts))
+
+
+async def _once_shown(admin: AIOKafkaAdminClient, topics: list[str]) -> None:
+    """Wait until topics that were just created are seen, which is a little later."""
+    until_s = time.monotonic() + CALL_S_MAX
+    while True:
+        described = await bounded(admin.describe_topics(topics), "describe topics")
+        unseen = [one["topic"] for one in described if not one.get("partitions")]
+        if not unseen:
+            return
+        if time.monotonic() > until_s:
+            raise BusError(
+                f"Kafka took the topic {unseen[0]} and did not show it within {CALL_S_MAX:g} s;"
+                " is the broker's controller up?"
+            )
+        await asyncio.sleep(TOPIC_POLL_S)
 
 
 async def _grow(bootstrap: str, name: str, partitions: int) -> None:

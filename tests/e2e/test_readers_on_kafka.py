@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from aiokafka import TopicPartition
 
-from schemas.bus import Result
+from schemas.codec import BusMessage
 from schemas.requests import InferenceRequest
 from schemas.topics import RESULTS
 from services import bus
@@ -35,14 +35,14 @@ async def test_who_waits_for_an_outcome_learns_that_its_reader_has_ended(
 ) -> None:
     await bus.ensure_topics(kafka, 1)
 
-    def defect(_record: bus.Record) -> Result | None:
+    def defect(_raw: bytes) -> BusMessage:
         raise ZeroDivisionError("a defect")
 
     asked = InferenceRequest(kind="inference-request.v1", id="a", model="m", prompt="hello")
     told = "headway.results is not read any more, .*ZeroDivisionError"
     async with Client(kafka) as client:
         await client.submit(asked)
-        monkeypatch.setattr(gateway, "_result", defect)
+        monkeypatch.setattr(gateway, "decode", defect)
         waiting = asyncio.create_task(client.outcome("a", 60))
         async with bus.producing(kafka) as producer:
             await producer.send_and_wait(RESULTS, b"{}", key=b"a", partition=0)
