@@ -5,6 +5,7 @@ A decision carries its reason as data: the numbers compared, and what was passed
 derive the effect stands in the decision, so effects can be published again from the ledger alone.
 """
 
+from dataclasses import field
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -12,7 +13,7 @@ from pydantic import Field
 from schemas.batch_decisions import JobDecision
 from schemas.batches import BatchFormed, BatchPlace, WindowOpened, WindowTuned
 from schemas.facts import Pairs, Usage
-from schemas.message import message
+from schemas.message import message, message_by_position
 from schemas.outcomes import Outcome, Reason
 from schemas.policy import Tier
 from schemas.room import LeaveAsked, RequestPreempted, ReservationGrown, RoomKept
@@ -49,7 +50,7 @@ CAUSES: tuple[Cause, ...] = (
 Waits = tuple[tuple[Cause, int], ...]
 
 
-@message
+@message_by_position
 class RequestQueued:
     """A request was accepted and waits; `ahead` requests of the same model waited already.
 
@@ -59,7 +60,7 @@ class RequestQueued:
         quota_us: how much of the tenant's minute its tokens take, or 0 where none are counted.
     """
 
-    kind: Literal["request-queued.v1"] = "request-queued.v1"
+    kind: Literal["request-queued.v1"] = field(default="request-queued.v1", kw_only=True)
     id: str
     model: str
     tenant: str
@@ -177,7 +178,7 @@ class PassedOver:
     blocks_free_max: int
 
 
-@message
+@message_by_position
 class RequestDispatched:
     """A request goes to a replica; its blocks are reserved there from now on.
 
@@ -199,7 +200,7 @@ class RequestDispatched:
         batch: of a one-shot model, the batch that it rides in; null otherwise.
     """
 
-    kind: Literal["request-dispatched.v1"] = "request-dispatched.v1"
+    kind: Literal["request-dispatched.v1"] = field(default="request-dispatched.v1", kw_only=True)
     id: str
     model: str
     tenant: str
@@ -303,7 +304,7 @@ class ReplicaTurnedAway:
     why: str
 
 
-@message
+@message_by_position
 class RequestEnded:
     """The one outcome of a request.
 
@@ -323,7 +324,7 @@ class RequestEnded:
         keep_until_us: until when the id is remembered; now, when it may be sent again.
     """
 
-    kind: Literal["request-ended.v1"] = "request-ended.v1"
+    kind: Literal["request-ended.v1"] = field(default="request-ended.v1", kw_only=True)
     id: str
     model: str
     tenant: str

@@ -18,9 +18,11 @@ from schemas.facts import Fact
 from schemas.figures import Figure
 from schemas.policy import TIERS, Policy
 from schemas.profile import Profile
+from schemas.room import LeaveAsked
 from services.scheduler.snapshot import encode_pieces, freeze, thaw
 from services.scheduler.state import State
 from services.scheduler.step import governing, step
+from streams.cells import GC_THRESHOLDS
 
 # By depth: models, and tenants of each; a tenant's requests are of one tier, so a queue for each.
 _QUEUES = {1_000: (5, 10), 10_000: (10, 50)}
@@ -33,6 +35,14 @@ _FACTS = 60_000
 _ROUNDS = 3
 _STEP_US = 100
 _SHARE_WITH_DEADLINE = 0.1
+_USAGE = f.Usage(
+    prompt_tokens=100,
+    output_tokens=64,
+    queued_us=10,
+    prefill_us=900,
+    decode_us=9000,
+    first_token_us=910,
+)
 
 
 def core_figures() -> list[Figure]:
@@ -53,6 +63,8 @@ def facts_per_s(depth: int, *, facts_count: int = _FACTS) -> float:
     Raises:
         KeyError: for that depth the number of queues is not laid down.
     """
+    # As in a cell's process.
+    gc.set_threshold(*GC_THRESHOLDS)
     models, tenants = _QUEUES[depth]
     run = Traffic(depth, models=models, tenants=tenants)
     warm = b"".join(encode_pieces(freeze(run.state)))
@@ -79,8 +91,9 @@ class Traffic:
         self._tenants = tenants
         self._recorded: list[Fact] = []
         self._names = [f"model-{number}" for number in range(models)]
-        # What each replica runs, oldest first, as (id, attempt).
+        # What each replica runs, oldest first, as (id, attempt), and what was asked to leave.
         self._running: dict[tuple[str, int], deque[tuple[str, int]]] = {}
+        self._leaving: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._tell(f.OwnerTookOver(at_us=self._now_us, cell=0, cells=1, epoch=1, owner="bench"))
         # Most replicas stay silent while the queues fill: that shall not count as their loss.
         policy = Policy(name="bench", queued_requests_max=1_000_000, replica_lost_ms=86_400_000)
@@ -89,6 +102,7 @@ class Traffic:
             self._tell(f.ProfileSet(at_us=self._now_us, profile=_profile(name)))
             for slot in range(_SLOTS):
                 self._running[name, slot] = deque()
+                self._leaving[name, slot] = []
                 self._tell(_ready(name, slot, self._now_us))
         while self._waiting() < depth:
             self._arrive(self._names[self._next_id % models])
@@ -104,8 +118,9 @@ class Traffic:
         return self._recorded[:count]
 
     def _round(self, model: str, slot: int, turn: int) -> None:
-        """Tell of a few requests of one replica that finish, and of as many that arrive."""
+        """Tell of those of one replica that leave or finish, and of as many that arrive."""
         running = self._running[model, slot]
+        self._leave(model, slot)
         done = [running.popleft() for _ in range(min(_PER_REPORT, len(running)))]
         self._finish(model, slot, done)
         joined = list(running)[-len(done) :]
@@ -150,20 +165,12 @@ class Traffic:
         )
 
     def _finish(self, model: str, slot: int, done: list[tuple[str, int]]) -> None:
-        usage = f.Usage(
-            prompt_tokens=100,
-            output_tokens=64,
-            queued_us=10,
-            prefill_us=900,
-            decode_us=9000,
-            first_token_us=910,
-        )
         items = tuple(
             f.WorkDone(
                 id=key,
                 attempt=attempt,
                 finish_reason="stop",
-                usage=usage,
+                usage=_USAGE,
                 output_digest="0123456789abcdef",
             )
             for key, attempt in done
@@ -176,6 +183,30 @@ class Traffic:
                 incarnation="L1",
                 offset=self._next_id,
                 items=items,
+            )
+        )
+
+    def _leave(self, model: str, slot: int) -> None:
+        """Tell that those which were asked to leave have left, at the end of their iteration."""
+        running = self._running[model, slot]
+        # One may have finished before it was reached.
+        leaving = [asked for asked in self._leaving[model, slot] if asked in running]
+        self._leaving[model, slot] = []
+        if not leaving:
+            return
+        for gone in leaving:
+            running.remove(gone)
+        self._tell(
+            f.WorkLeft(
+                at_us=self._later_us(),
+                model=model,
+                slot=slot,
+                incarnation="L1",
+                offset=self._next_id,
+                items=tuple(
+                    f.WorkDeparture(id=key, attempt=attempt, cause="preempted", usage=_USAGE)
+                    for key, attempt in leaving
+                ),
             )
         )
 
@@ -199,6 +230,8 @@ class Traffic:
         for decision in step(governing(self.state, fact), self.state, fact):
             if isinstance(decision, RequestDispatched):
                 self._running[decision.model, decision.slot].append((decision.id, decision.attempt))
+            elif isinstance(decision, LeaveAsked):
+                self._leaving[decision.model, decision.slot].append((decision.id, decision.attempt))
 
     def _waiting(self) -> int:
         return sum(model.queue.waiting for model in self.state.models.values())

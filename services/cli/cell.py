@@ -12,14 +12,11 @@ from services.cli._process import (
     run_until_stopped,
     settings_of_part,
 )
-from streams.cells import Cells
+from streams.cells import GC_THRESHOLDS, Cells
 from streams.counting import counter_of
 
 # Snapshots are encoded in a thread; a short interval keeps the owner's loop responsive meanwhile.
 SWITCH_INTERVAL_S = 0.001
-# What a cell remembers holds no cycles, and looking for some among all of it stops the loop for
-# 100 ms; the young generations, where the client's cycles die, are looked at as ever.
-GC_THRESHOLDS = (10_000, 20, 10_000)
 
 
 @click.command(epilog="Example: HEADWAY_KAFKA=127.0.0.1:9092 headway cell")

@@ -51,15 +51,16 @@ def room_to_come(state: State, model: Model, replica: Replica, request: Request)
     """
     blocks = replica.kv_blocks - replica.blocks_used + replica.leaving_blocks
     places = replica.max_batch - len(replica.running) + replica.leaving
-    rank = RANKS[request.line]
-    for request_id, claim in model.claims.items():
-        if (
-            claim.slot == replica.slot
-            and request_id != request.id
-            and RANKS[state.requests[request_id].line] <= rank
-        ):
-            blocks -= claim.blocks
-            places -= 1
+    if model.claims:
+        rank, slot = RANKS[request.line], replica.slot
+        for request_id, claim in model.claims.items():
+            if (
+                claim.slot == slot
+                and request_id != request.id
+                and RANKS[state.requests[request_id].line] <= rank
+            ):
+                blocks -= claim.blocks
+                places -= 1
     return Space(blocks, places)
 
 

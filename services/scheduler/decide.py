@@ -34,33 +34,42 @@ def decide(policy: Policy, state: State) -> Decision | None:
         return None
     if state.pending:
         return answers.answer(policy, state, state.pending[0])
-    return _by_itself(policy, state)
+    overdue = _overdue(policy, state)
+    if overdue is not None:
+        return overdue
+    for name, joined in state.touched.items():
+        model = state.models[name]
+        decision: Decision | None = None
+        if model.growing:
+            decision = reservation.grow(state, model)
+        if decision is None and model.queue.waiting:
+            decision = _place(policy, state, model, joined)
+        if decision is not None:
+            return decision
+    return offline.decide(state)
 
 
-def _by_itself(policy: Policy, state: State) -> Decision | None:
-    """Return the next decision that no fact asks for: what is overdue, then what can run."""
+def _overdue(policy: Policy, state: State) -> Decision | None:
+    """Return the next decision that time alone asks for."""
     now_us = state.now_us
     if state.retries and state.retries[0][0] <= now_us:
         request = state.requests[state.retries[0][2]]
         return d.RequestReturned(id=request.id, model=request.model, attempt=request.attempt)
     if state.deadlines and state.deadlines[0][0] <= now_us:
         return ends.expired(policy, state, state.requests[state.deadlines[0][2]])
-    lost = _lost_replica(policy, state)
-    if lost is not None:
-        return lost
-    due_model = windows.due_model(state)
-    if due_model is not None:
-        return _place(policy, state, due_model)
-    for name in state.touched:
-        model = state.models[name]
-        decision: Decision | None = None
-        if model.growing:
-            decision = reservation.grow(state, model)
-        if decision is None and model.queue.waiting:
-            decision = _place(policy, state, model)
-        if decision is not None:
-            return decision
-    return offline.decide(state)
+    lost_us = policy.replica_lost_ms * 1000
+    # The longest silent one stands first. While the cell is blind, silence says nothing.
+    if (
+        now_us - state.blind_until_us >= lost_us
+        and state.heard
+        and now_us - next(iter(state.heard.values())) >= lost_us
+    ):
+        return _silent_replica(state)
+    if state.starts and _start_due_us(policy, state) <= now_us:
+        return _never_ready(state)
+    if state.windows and state.windows[0][0] <= now_us:
+        return _place(policy, state, state.models[state.windows[0][1]])
+    return None
 
 
 def next_due_us(policy: Policy, state: State) -> int | None:
@@ -96,14 +105,6 @@ def _loss_due_us(policy: Policy, state: State) -> int:
     return max(heard_us, state.blind_until_us) + policy.replica_lost_ms * 1000
 
 
-def _lost_replica(policy: Policy, state: State) -> Decision | None:
-    if state.heard and _loss_due_us(policy, state) <= state.now_us:
-        return _silent_replica(state)
-    if state.starts and _start_due_us(policy, state) <= state.now_us:
-        return _never_ready(state)
-    return None
-
-
 def _silent_replica(state: State) -> Decision:
     (name, slot), heard_us = next(iter(state.heard.items()))
     replica = state.models[name].replicas[slot]
@@ -133,11 +134,13 @@ def _never_ready(state: State) -> Decision:
     )
 
 
-def _place(policy: Policy, state: State, model: Model) -> Decision | None:
+def _place(
+    policy: Policy, state: State, model: Model, joined: str | None = None
+) -> Decision | None:
     if model.batching is not None:
         found = windows.find(state, model, model.batching)
     else:
-        found = placement.find(state, model)
+        found = placement.find(state, model, joined)
     if isinstance(found, placement.Fit):
         return _dispatch(state, model, found)
     if isinstance(found, Request):
@@ -163,32 +166,32 @@ def _dispatch(
     waited = waited_us(request, model, state.now_us)
     settings = state.settings.at(request.model, request.tier, request.tenant)
     return d.RequestDispatched(
-        id=request.id,
-        model=request.model,
-        tenant=request.tenant,
-        tier=request.tier,
-        slot=replica.slot,
-        incarnation=replica.incarnation,
-        attempt=request.attempt + 1,
-        blocks=fit.reserved.blocks,
-        blocks_full=fit.reserved.full,
-        samples=fit.reserved.samples,
-        blocks_free=replica.kv_blocks - replica.blocks_used,
-        running=len(replica.running),
-        wait_us=sum(waited),
-        waits=as_waits(waited),
-        passed_over=fit.passed_over,
-        starved=fit.starved,
-        cost=request.prompt_tokens * settings.fair_prompt_token_cost
+        request.id,
+        request.model,
+        request.tenant,
+        request.tier,
+        replica.slot,
+        replica.incarnation,
+        request.attempt + 1,
+        fit.reserved.blocks,
+        replica.kv_blocks - replica.blocks_used,
+        len(replica.running),
+        sum(waited),
+        as_waits(waited),
+        fit.passed_over,
+        fit.starved,
+        request.prompt_tokens * settings.fair_prompt_token_cost
         + request.max_output_tokens * settings.fair_output_token_cost,
-        weight=settings.fair_weight,
-        quantum=settings.fair_quantum,
-        offset=request.offset,
-        max_output_tokens=request.max_output_tokens,
-        prompt_tokens=request.prompt_tokens,
-        seed=ends.seed_of(request.id),
-        number=replica.dispatches + 1,
-        resume_tokens=request.kept_tokens,
-        resume_offset=request.kept_offset,
-        batch=batch,
+        settings.fair_weight,
+        settings.fair_quantum,
+        request.offset,
+        request.max_output_tokens,
+        request.prompt_tokens,
+        ends.seed_of(request.id),
+        fit.reserved.full,
+        fit.reserved.samples,
+        replica.dispatches + 1,
+        request.kept_tokens,
+        request.kept_offset,
+        batch,
     )

@@ -6,6 +6,7 @@ when to come back.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from schemas import decisions as d
 from schemas.decisions import Decision, Outcome, Reason
@@ -15,8 +16,7 @@ from services.scheduler import ends, kinds, placement, quotas, service_times
 from services.scheduler.state import Model, State
 
 
-@dataclass(slots=True, frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """What a request asks for, with the policy's values where it names none."""
 
     tier: Tier
@@ -60,16 +60,16 @@ def answer(policy: Policy, state: State, model: Model, fact: RequestArrived) -> 
     settings = state.settings.at(fact.model, asked.tier, asked.tenant)
     per_minute = state.settings.at(fact.model, None, asked.tenant).quota_tokens_per_minute
     return d.RequestQueued(
-        id=fact.id,
-        model=fact.model,
-        tenant=asked.tenant,
-        tier=asked.tier,
-        prompt_tokens=asked.prompt_tokens,
-        max_output_tokens=asked.output_tokens,
-        deadline_us=asked.deadline_us,
-        ahead=model.queue.waiting,
-        preemptible=settings.preemptible,
-        quota_us=0 if per_minute is None else quotas.minute_us(asked.tokens, per_minute),
+        fact.id,
+        fact.model,
+        asked.tenant,
+        asked.tier,
+        asked.prompt_tokens,
+        asked.output_tokens,
+        asked.deadline_us,
+        model.queue.waiting,
+        settings.preemptible,
+        0 if per_minute is None else quotas.minute_us(asked.tokens, per_minute),
     )
 
 

@@ -171,39 +171,42 @@ def _end(
     output_offset: int = -1,
     output_digest: str | None = None,
 ) -> RequestEnded:
-    waited = waited_us(request, state.models[request.model], state.now_us)
-    wait_us = sum(waited)
-    running = request.stage == "running"
-    run_us = request.run_us + (state.now_us - request.since_us if running else 0)
+    now_us = state.now_us
+    if request.stage == "running":
+        waited = request.waited_us
+        run_us = request.run_us + now_us - request.since_us
+    else:
+        waited = waited_us(request, state.models[request.model], now_us)
+        run_us = request.run_us
     _, kept_offset = carried.output_of(request, usage, output_offset)
     return RequestEnded(
-        id=request.id,
-        model=request.model,
-        tenant=request.tenant,
-        tier=request.tier,
-        outcome=outcome,
-        reason=reason,
-        detail=detail,
-        attempts=request.attempt,
-        slot=request.slot if request.attempt else None,
-        arrived_us=request.arrived_us,
-        wait_us=wait_us,
-        waits=as_waits(waited),
-        run_us=run_us,
-        e2e_us=state.now_us - request.arrived_us,
-        ttft_us=carried.ttft_us(request, usage),
-        usage=carried.whole_usage(request, usage),
-        prompt_tokens=request.prompt_tokens,
-        max_output_tokens=request.max_output_tokens,
-        blocks=request.blocks,
-        request_offset=request.offset,
-        output_offset=kept_offset,
-        body_digest=request.body_digest,
-        output_digest=output_digest,
-        metadata=request.metadata,
-        cost=_cost(state, request, usage),
-        retry_after_ms=None,
-        keep_until_us=_keep_until_us(policy, state),
+        request.id,
+        request.model,
+        request.tenant,
+        request.tier,
+        outcome,
+        reason,
+        detail,
+        request.attempt,
+        request.slot if request.attempt else None,
+        request.arrived_us,
+        sum(waited),
+        as_waits(waited),
+        run_us,
+        now_us - request.arrived_us,
+        carried.ttft_us(request, usage),
+        carried.whole_usage(request, usage),
+        request.prompt_tokens,
+        request.max_output_tokens,
+        request.blocks,
+        request.offset,
+        kept_offset,
+        request.body_digest,
+        output_digest,
+        request.metadata,
+        _cost(state, request, usage),
+        None,
+        _keep_until_us(policy, state),
     )
 
 

@@ -51,23 +51,22 @@ def current(
 ) -> list[Any]:
     """Return the items that speak of an attempt that runs now, one per request.
 
-    A report of an older attempt is on record and changes nothing.
+    The replica must be known (see `hear`). A report of an older attempt is on record and changes
+    nothing.
     """
-    items: dict[str, Any] = {}
-    # Of a step that was cut short: these reports are still to be answered.
-    answering = _ids(state.pending) if state.pending else frozenset[str]()
-    for item in fact.items:
-        request = state.requests.get(item.id)
-        if (
-            request is not None
-            and item.id not in answering
-            and request.stage == "running"
-            and request.attempt == item.attempt
-            and request.slot == fact.slot
-            and request.model == fact.model
-        ):
-            items.setdefault(item.id, item)
-    return list(items.values())
+    requests = state.requests
+    running = state.models[fact.model].replicas[fact.slot].running
+    items = [
+        item
+        for item in fact.items
+        if item.id in running and requests[item.id].attempt == item.attempt
+    ]
+    if state.pending:
+        # Of a step that was cut short: these reports are still to be answered.
+        answering = _ids(state.pending)
+        items = [item for item in items if item.id not in answering]
+    first = {item.id: item for item in reversed(items)}
+    return items if len(first) == len(items) else list(first.values())
 
 
 def _ids(pending: Iterable[Pending]) -> frozenset[str]:

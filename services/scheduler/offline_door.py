@@ -42,6 +42,8 @@ def answer_item(state: State, fact: f.RequestArrived | f.RequestRefused) -> Deci
 
     None too for a request that is no item of a job known here: it is one like any other.
     """
+    if not state.jobs.by_id:
+        return None
     item = item_of(fact.id)
     job = state.jobs.by_id.get(item[0]) if item else None
     if item is None or job is None:
@@ -58,6 +60,8 @@ def answer_item(state: State, fact: f.RequestArrived | f.RequestRefused) -> Deci
 
 def is_cancelled_item(state: State, request: str) -> bool:
     """Return whether a request is an awaited item of a job that was cancelled meanwhile."""
+    if not state.jobs.by_id:
+        return False
     item = item_of(request)
     job = state.jobs.by_id.get(item[0]) if item else None
     return job is not None and job.state == "cancelling"

@@ -22,6 +22,8 @@ from services.scheduler.state import Model, Request, State
 
 def of_job(state: State, request: str) -> bool:
     """Return whether a request of this id is an item that was released and has not ended."""
+    if not state.jobs.by_id:
+        return False
     item = item_of(request)
     job = state.jobs.by_id.get(item[0]) if item else None
     return item is not None and job is not None and item[1] in job.open

@@ -42,9 +42,11 @@ class Blocked:
 
 
 def find(
-    state: State, model: Model
+    state: State, model: Model, joined: str | None
 ) -> Fit | LeaveAsked | Blocked | Request | RoomKept | TenantHeld | None:
     """Return the next placement of a model in which something waits.
+
+    Where no replica has a place and only `joined` is new since then, no other is tried again.
 
     Returns:
         A Fit to dispatch, the LeaveAsked by which room is made for a request of a higher tier, a
@@ -53,21 +55,18 @@ def find(
         record already.
     """
     ready, open_replicas = _open(model)
-    if not open_replicas and not (ready and preemption.worthwhile(model)):
-        cause = cause_without_room(model, ready)
-        return None if cause == model.cause else _blocked(state, model, cause, ready, [])
+    if not open_replicas:
+        return _without_a_place(state, model, ready, joined)
     passed: list[Request] = []
-    request_ids, starved = order.candidates(state, model)
-    for request_id in claims.in_order(state, model, request_ids, starved):
+    request_ids, starved = _tries(state, model)
+    for request_id in request_ids:
         request = state.requests[request_id]
         held = quotas.to_hold(state, model, request)
         if held is not None:
-            if open_replicas:
-                return held
-            continue
+            return held
         found = _first_fit(state, model, request, open_replicas, starved=request_id == starved)
         if found is not None:
-            tried = _passed_over(state, model, passed, open_replicas)
+            tried = _passed_over(state, model, passed, open_replicas) if passed else ()
             return Fit(request, *found, tried, request_id == starved)
         if request.prompt_tokens + request.max_output_tokens > model.pool_tokens_max:
             return request
@@ -75,8 +74,41 @@ def find(
         if made is not None:
             return made
         passed.append(request)
-    cause = _cause(model, ready, open_replicas, passed)
+    cause: Cause = "kv" if passed else "quota"
     return None if cause == model.cause else _blocked(state, model, cause, ready, open_replicas)
+
+
+def _without_a_place(
+    state: State, model: Model, ready: int, joined: str | None
+) -> LeaveAsked | Blocked | Request | RoomKept | None:
+    """Return how a place is made, where no replica has one, or what holds the queue back."""
+    if ready and preemption.worthwhile(model):
+        request_ids, starved = _tries(state, model) if joined is None else (iter((joined,)), None)
+        first = True
+        for request_id in request_ids:
+            request = state.requests[request_id]
+            if preemption.possible(model, request):
+                if quotas.to_hold(state, model, request) is not None:
+                    continue
+                if request.prompt_tokens + request.max_output_tokens > model.pool_tokens_max:
+                    return request
+                made = _make_room(state, model, request, first=first)
+                if made is not None:
+                    return made
+                first = False
+            elif request_id != starved:
+                # Nobody leaves for those behind it either: they stand no higher.
+                break
+    cause = cause_without_room(model, ready)
+    return None if cause == model.cause else _blocked(state, model, cause, ready, [])
+
+
+def _tries(state: State, model: Model) -> tuple[Iterator[str], str | None]:
+    """Return the ids to try, in order, and the one of them that goes before a higher tier."""
+    request_ids, starved = order.candidates(state, model)
+    if model.claims:
+        request_ids = claims.in_order(state, model, request_ids, starved)
+    return request_ids, starved
 
 
 def _open(model: Model) -> tuple[int, list[Replica]]:
@@ -94,12 +126,18 @@ def _first_fit(
     state: State, model: Model, request: Request, open_replicas: list[Replica], *, starved: bool
 ) -> tuple[Replica, reservation.Reservation] | None:
     for replica in open_replicas:
-        free_tokens = (replica.kv_blocks - replica.blocks_used) * replica.block_tokens
-        if request.prompt_tokens < free_tokens and order.is_open(state, model, request, replica):
-            reserved = reservation.of(state, model, request, replica)
-            free = claims.room(state, model, replica, request, starved=starved)
-            if reserved.full <= replica.kv_blocks and free.holds(reserved.blocks):
-                return replica, reserved
+        free_blocks = replica.kv_blocks - replica.blocks_used
+        if request.prompt_tokens >= free_blocks * replica.block_tokens:
+            continue
+        if model.room is not None and not order.is_open(state, model, request, replica):
+            continue
+        reserved = reservation.of(state, model, request, replica)
+        if reserved.full > replica.kv_blocks or reserved.blocks > free_blocks:
+            continue
+        if not model.claims or claims.room(state, model, replica, request, starved=starved).holds(
+            reserved.blocks
+        ):
+            return replica, reserved
     return None
 
 
@@ -114,12 +152,6 @@ def _make_room(
     return order.keep_room(state, model, request) if first else None
 
 
-def _cause(model: Model, ready: int, open_replicas: list[Replica], passed: list[Request]) -> Cause:
-    if not open_replicas:
-        return cause_without_room(model, ready)
-    return "kv" if passed else "quota"
-
-
 def over_every_pool(model: Model, tokens: int) -> bool:
     """Return whether no replica that ever was ready could hold `tokens` tokens of KV."""
     return bool(model.pool_tokens) and tokens > model.pool_tokens_max
@@ -128,7 +160,9 @@ def over_every_pool(model: Model, tokens: int) -> bool:
 def _offers(state: State, model: Model, request: Request) -> Iterator[tuple[Replica, int]]:
     """Yield the replicas that could hold the request if they were empty, and what it would get."""
     for replica in model.replicas.values():
-        if not replica.draining and order.is_open(state, model, request, replica):
+        if not replica.draining and (
+            model.room is None or order.is_open(state, model, request, replica)
+        ):
             reserved = reservation.of(state, model, request, replica)
             if reserved.full <= replica.kv_blocks:
                 yield replica, reserved.blocks

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from schemas.room import LeaveAsked, Preemption
 from services.scheduler.claims import Space, room_to_come
 from services.scheduler.queue import LINES, RANKS
-from services.scheduler.state import Model, Replica, Request, State, yields
+from services.scheduler.state import Model, Replica, Request, State
 
 # Tokens to compute again, by line, the highest first; then how many leave.
 Cost = tuple[int, ...]
@@ -58,12 +58,15 @@ def ask(
     it would get there.
     """
     rank = RANKS[request.line]
-    best: Choice | None = None
+    short: list[tuple[Replica, int, Space]] = []
     for replica, blocks in offers:
         to_come = room_to_come(state, model, replica, request)
-        if to_come.holds(blocks):
+        if to_come.blocks >= blocks and to_come.places > 0:
             return None
         lacking = Space(max(0, blocks - to_come.blocks), max(0, 1 - to_come.places))
+        short.append((replica, blocks, lacking))
+    best: Choice | None = None
+    for replica, blocks, lacking in short:
         found = _cheapest(state, replica, rank, lacking, blocks)
         if found is not None and (best is None or found.cost < best.cost):
             best = found
@@ -74,11 +77,17 @@ def _cheapest(
     state: State, replica: Replica, rank: int, lacking: Space, blocks_needed: int
 ) -> Choice | None:
     """Return the cheapest set of victims on a replica that gives what is lacking, or None."""
+    requests = state.requests
     candidates = [
         victim
-        for victim in [state.requests[request_id] for request_id in replica.running]
-        if RANKS[victim.line] > rank and may_leave(state, victim)
+        for victim in [requests[request_id] for request_id in replica.running]
+        if victim.yielding and RANKS[victim.line] > rank
     ]
+    if not candidates:
+        return None
+    first = min(candidates, key=order_of_leaving)
+    if first.blocks >= lacking.blocks and lacking.places <= 1:
+        return Choice(_cost([first]), replica, blocks_needed, [first], len(candidates))
     candidates.sort(key=order_of_leaving)
     enough = _enough(candidates, lacking)
     single = next(
@@ -92,19 +101,13 @@ def _cheapest(
     return Choice(_cost(victims), replica, blocks_needed, victims, len(candidates))
 
 
-def may_leave(state: State, request: Request) -> bool:
-    """Return whether a running request may be asked to leave."""
-    if not yields(request):
-        return False
-    if request.of_job:
-        return True
-    policy = state.settings.at(request.model, request.tier, request.tenant)
-    return request.preemptions < policy.preemptions_max
-
-
 def order_of_leaving(request: Request) -> tuple[int, int, int]:
     """Return the key by which requests leave: lowest line, least to compute again, youngest."""
-    return -RANKS[request.line], tokens_lost(request), -request.order
+    return (
+        -RANKS[request.line],
+        request.prompt_tokens + request.output_tokens,
+        -request.order,
+    )
 
 
 def _enough(candidates: list[Request], lacking: Space) -> list[Request] | None:

@@ -20,8 +20,9 @@ def progressed(state: State, fact: f.WorkProgressed) -> None:
     """Remember how far the running attempts have got."""
     time_passed(state, fact.at_us)
     if hear(state, fact):
+        requests = state.requests
         for item in current(state, fact):
-            request = state.requests[item.id]
+            request = requests[item.id]
             request.output_tokens = max(request.output_tokens, item.output_tokens)
 
 

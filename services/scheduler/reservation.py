@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from schemas.room import LeaveAsked, Preemption, ReservationGrown
 from services.scheduler.claims import blocks_for, room_for_growth
-from services.scheduler.preemption import may_leave, tokens_lost
+from services.scheduler.preemption import tokens_lost
 from services.scheduler.queue import RANKS
 from services.scheduler.state import Model, Replica, Request, State
 
@@ -97,7 +97,7 @@ def _make_room(state: State, request: Request, replica: Replica, wanted: int) ->
     candidates = [
         other
         for other in running
-        if other is request or (_order(other) > _order(request) and may_leave(state, other))
+        if other is request or (_order(other) > _order(request) and other.yielding)
     ]
     victim = max(candidates, key=_order)
     return LeaveAsked(

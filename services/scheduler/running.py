@@ -9,7 +9,7 @@ from schemas import decisions as d
 from schemas import facts as f
 from services.scheduler import gathering
 from services.scheduler.queue import RANKS
-from services.scheduler.state import AttemptGone, Claim, Model, Request, State, yields
+from services.scheduler.state import AttemptGone, Claim, Model, Request, State
 
 
 def begin(state: State, model: Model, request: Request, decision: d.RequestDispatched) -> None:
@@ -31,7 +31,17 @@ def begin(state: State, model: Model, request: Request, decision: d.RequestDispa
     model.claims.pop(request.id, None)
     if request.of_job:
         model.offline.running += 1
-    if yields(request):
+    # Once it has left as often as it may, it stays.
+    request.yielding = (
+        request.preemptible
+        and not request.starved
+        and (
+            request.of_job
+            or request.preemptions
+            < state.settings.at(request.model, request.tier, request.tenant).preemptions_max
+        )
+    )
+    if request.yielding:
         model.yielding[RANKS[request.line]] += 1
 
 
@@ -43,8 +53,7 @@ def leave(state: State, decision: d.LeaveAsked) -> None:
         replica = model.replicas[request.slot]
         replica.leaving_blocks += request.blocks
         replica.leaving += 1
-        if yields(request):
-            model.yielding[RANKS[request.line]] -= 1
+        _yield_no_more(model, request)
         _ask_no_more(model, request)
     request.leaving = decision.cause
     if (
@@ -71,8 +80,7 @@ def end(state: State, request: Request) -> None:
             replica.leaving_blocks -= request.blocks
             replica.leaving -= 1
         state.touched[request.model] = None
-    if yields(request):
-        model.yielding[RANKS[request.line]] -= 1
+    _yield_no_more(model, request)
     _ask_no_more(model, request)
 
 
@@ -103,6 +111,12 @@ def grown(state: State, decision: d.ReservationGrown) -> None:
     replica.blocks_used += decision.blocks - request.blocks
     request.blocks = replica.running[request.id] = decision.blocks
     _ask_no_more(model, request)
+
+
+def _yield_no_more(model: Model, request: Request) -> None:
+    if request.yielding:
+        request.yielding = False
+        model.yielding[RANKS[request.line]] -= 1
 
 
 def _ask_no_more(model: Model, request: Request) -> None:

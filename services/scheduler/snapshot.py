@@ -30,10 +30,9 @@ from services.scheduler.state import (
     Room,
     Service,
     State,
-    yields,
 )
 
-FORMAT = 2
+FORMAT = 3
 _PIECE_ITEMS = 1000
 
 Frozen = list[tuple[str, list[Any]]]
@@ -152,7 +151,7 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
     for item in parts["requests"]:
         request = _thaw_request(item)
         state.requests[request.id] = request
-        if request.stage == "running" and yields(request):
+        if request.yielding:
             state.models[request.model].yielding[RANKS[request.line]] += 1
         if request.growing:
             state.models[request.model].growing[request.id] = None

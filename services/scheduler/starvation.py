@@ -69,8 +69,8 @@ def rebuild(state: State) -> None:
 def starved(state: State, model: Model) -> TierQueue | None:
     """Return the tier that goes before those above it now, or None where the order holds."""
     queue = model.queue
-    first: TierQueue | None = None
-    first_due_us = 0
+    first: Tier | None = None
+    first_due_us: int | None = None
     chosen: TierQueue | None = None
     chosen_due_us = state.now_us + 1
     name = model.profile.model
@@ -81,9 +81,13 @@ def starved(state: State, model: Model) -> TierQueue | None:
         if first is None:
             if of_tier.waiting == queue.waiting:
                 return None
-            first = of_tier
-            first_due_us = of_tier.ages[0][0] + cap_us(state, name, tier)
+            first = tier
             continue
+        if of_tier.timed:
+            # An item of the heap waits for it, so it has not come due.
+            continue
+        if first_due_us is None:
+            first_due_us = queue.tiers[first].ages[0][0] + cap_us(state, name, first)
         due_us = of_tier.ages[0][0] + cap_us(state, name, tier)
         if due_us < chosen_due_us and due_us < first_due_us:
             chosen, chosen_due_us = of_tier, due_us

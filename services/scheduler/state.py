@@ -59,6 +59,7 @@ class Request:
         blocks: KV blocks that are reserved where it runs. blocks_full: the most it may need there.
         number: of the last dispatch, among those to the same life of a replica.
         starved: whether it was dispatched before a higher tier, past its cap: then it stays.
+        yielding: whether it runs and may be asked to leave for another.
         growing: whether it runs and has asked for more blocks.
         leaving: why it was asked to leave, while it runs on.
         preemptions: how often it left with its tokens kept.
@@ -100,6 +101,7 @@ class Request:
     incarnation: str = ""
     blocks: int = 0
     blocks_full: int = 0
+    yielding: bool = False
     growing: bool = False
     cost: int = 0
     weight: int = 1
@@ -194,8 +196,7 @@ class Model:
         claims: by request id, of those that wait for room which others leave.
         growing: ids of those that run and have asked for more blocks, and do not leave.
         lengths: of the outputs so far.
-        yielding: by rank of their line, how many run that may be asked to leave and were not
-            (see `yields`).
+        yielding: by rank of their line, how many run that may be asked to leave and were not.
         cause: what holds the queue back, or None when nothing waits.
         accounts: by tenant. idle: those of them without a request, the longest idle first.
         room: KV that is kept for one request, or None.
@@ -277,7 +278,8 @@ class State:
         starving: a heap of (due µs, model, rank of the tier): when a tier's longest waiting request
             reaches its starvation cap at the earliest; at most one item for each tier.
         starts: (model, slot) to when its cold start began, the longest ago first.
-        touched: models in which a dispatch may have become possible since the last fact.
+        touched: models in which a dispatch may have become possible since the last fact; for the
+            request of that id alone, where one is named.
         pending: empty between two facts, unless the step was cut short.
         step_bytes: about how many bytes of decisions came since the last fact. At STEP_BYTES_MAX
             the step is cut short, and the next fact goes on where it ended.
@@ -309,14 +311,9 @@ class State:
     starts: "OrderedDict[tuple[str, int], int]" = field(
         default_factory=OrderedDict[tuple[str, int], int],
     )
-    touched: dict[str, None] = field(default_factory=dict[str, None])
+    touched: dict[str, str | None] = field(default_factory=dict[str, str | None])
     pending: deque[Pending] = field(default_factory=deque[Pending])
     step_bytes: int = 0
-
-
-def yields(request: Request) -> bool:
-    """Return whether a running request may be asked to leave for another, as far as it goes."""
-    return request.preemptible and not request.starved and request.leaving is None
 
 
 def cut_short(state: State) -> bool:

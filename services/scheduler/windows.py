@@ -77,13 +77,6 @@ class _View:
     full: bool
 
 
-def due_model(state: State) -> Model | None:
-    """Return the model whose window is due now, the longest due first."""
-    if state.windows and state.windows[0][0] <= state.now_us:
-        return state.models[state.windows[0][1]]
-    return None
-
-
 def find(state: State, model: Model, batching: Batching) -> Found | None:
     """Return what to do for a one-shot model in which something waits, or None: nothing now.
 

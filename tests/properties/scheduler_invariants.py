@@ -251,12 +251,13 @@ def check_memory(state: State) -> None:
             if request.model == model.profile.model and request.stage == "running"
         ]
         assert model.yielding == [
-            sum(
-                x.preemptible and not x.starved and x.leaving is None and x.line == line
-                for x in running
-            )
-            for line in LINES
+            sum(x.yielding and x.line == line for x in running) for line in LINES
         ]
+        for request in running:
+            if request.yielding:
+                assert request.preemptible
+                assert not request.starved
+                assert request.leaving is None
         _check_queue(state, model)
     _check_heaps(state)
     starts = [
