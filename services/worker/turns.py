@@ -19,13 +19,15 @@ goes idle leaves the others in debt, so a model that comes and goes could freeze
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import lcm
 from typing import Final, NamedTuple
 
 HOSTED_MAX: Final = 4
 """Models that one device hosts at most."""
 
-TURN: Final = 2**64
-"""What a turn of weight 1 takes on the virtual clock: whole numbers, so that nothing drifts."""
+TURN: Final = lcm(*range(1, 101)) ** 2
+"""What a turn of weight 1 takes on the virtual clock. Whole numbers, so that nothing drifts; any
+product of two weights up to 100 divides it, so those of the policy are kept exactly."""
 
 
 class Replica(NamedTuple):
@@ -35,31 +37,41 @@ class Replica(NamedTuple):
     slot: int
 
 
+class _Last(NamedTuple):
+    """Where a model's last turn started on the virtual clock, and which turn of all it was."""
+
+    start: int
+    number: int
+
+
+_NEVER: Final = _Last(-TURN, -1)
+
+
 @dataclass(slots=True)
 class Turns:
     """The turns taken so far, as far as they bear on the next."""
 
     _clock: int = 0
-    _last: dict[Replica, int] = field(default_factory=dict[Replica, int])
+    _count: int = 0
+    _last: dict[Replica, _Last] = field(default_factory=dict[Replica, _Last])
 
     def next(self, weights: Mapping[Replica, int]) -> Replica:
-        """Return whose turn it is, and count it as taken.
+        """Return whose turn it is, and count it as taken; of equals, who waits the longest.
 
         Args:
             weights: of those that have work, at least one, each 1 or more. They may be others each
                 time: a weight counts from the turn on at which it is told.
         """
         start, _, chosen = min(
-            (self._start(replica, weight), self._last.get(replica, -1), replica)
-            for replica, weight in weights.items()
+            (max(self._clock, start + TURN // weights[replica]), number, replica)
+            for replica in weights
+            for start, number in [self._last.get(replica, _NEVER)]
         )
-        self._clock = self._last[chosen] = start
+        self._clock = start
+        self._last[chosen] = _Last(start, self._count)
+        self._count += 1
         return chosen
 
     def forget(self, replica: Replica) -> None:
         """Drop one that is no longer hosted."""
         self._last.pop(replica, None)
-
-    def _start(self, replica: Replica, weight: int) -> int:
-        last = self._last.get(replica)
-        return self._clock if last is None else max(self._clock, last + TURN // weight)
