@@ -91,7 +91,9 @@ class _Generator(GenerateJsonSchema):
         return False
 
     def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: FBT001 - pydantic's form
-        return self.mode == "serialization" or super().field_is_required(field, total)
+        # What is left out where it has its default need not be there.
+        written = self.mode == "serialization" and "serialization_exclude_if" not in field
+        return written or super().field_is_required(field, total)
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         # A message that Headway wrote has every field: its reader need not know the defaults.

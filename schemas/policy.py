@@ -14,6 +14,7 @@ from schemas import policy_fair as fair
 from schemas import policy_offline as offline
 from schemas import policy_room as keys
 from schemas import policy_shell as shell
+from schemas import policy_turns as turns
 from schemas import policy_windows as windows
 from schemas.ids import ModelName, TenantName
 from schemas.message import message
@@ -352,6 +353,10 @@ class Policy:
     batch_padding_pct_max: windows.BatchPaddingPctMax = 25
     batch_look_ahead_requests: windows.BatchLookAheadRequests = 64
     batches_ahead_max: windows.BatchesAheadMax = 1
+
+    # Models that share a device (schemas/policy_turns.py)
+    iteration_weight: turns.IterationWeight = 1
+    iteration_tier_weights: turns.IterationTierWeights = (8, 4, 2, 1)
 
     # The owner shell (schemas/policy_shell.py)
     append_entries_max: shell.AppendEntriesMax = 500

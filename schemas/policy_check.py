@@ -6,7 +6,7 @@ fault, not the first alone, and raises at none. What is right here makes a Polic
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -54,8 +54,11 @@ class Fault:
 
 
 def policy_values(policy: Policy) -> dict[str, Any]:
-    """Return the policy as plain values, as JSON holds it."""
-    return _POLICY.dump_python(policy, mode="json")
+    """Return the policy as plain values, as JSON holds it, with every key."""
+    written = _POLICY.dump_python(policy, mode="json")
+    unsaid = {name: key.default for name, key in KEYS.items() if name not in written}
+    listed = {name: list(one) if isinstance(one, tuple) else one for name, one in unsaid.items()}
+    return {one.name: (written | listed)[one.name] for one in fields(Policy)}
 
 
 def policy_of(values: Mapping[str, Any]) -> Policy:

@@ -143,7 +143,7 @@ TOPICS: tuple[Topic, ...] = (
         "policies and model profiles",
         ("policy-set.v1", "profile.v1"),
         ("operators",),
-        ("cell", "planner"),
+        ("cell", "planner", "worker"),
         "kind and name; of a policy also its version and a digest, so that every one is kept",
         "one",
         None,

@@ -28,6 +28,7 @@ def tunable(
     le: int | None = None,
     min_length: int | None = None,
     max_length: int | None = None,
+    unsaid: Any = None,
 ) -> Any:
     """Return the field of one key.
 
@@ -40,6 +41,9 @@ def tunable(
         le: the greatest value.
         min_length: of a text or a list.
         max_length: of a text or a list.
+        unsaid: the default of a key that came after policies had been recorded, which never changes
+            then. Where the key has it, a policy is written without the key: so what was recorded
+            before keeps its bytes and its digest.
     """
     return Field(
         description=text,
@@ -47,5 +51,6 @@ def tunable(
         le=le,
         min_length=min_length,
         max_length=max_length,
+        exclude_if=None if unsaid is None else lambda value: value == unsaid,
         json_schema_extra={"unit": unit, "origin": origin, "scope": list(scope)},
     )

@@ -46,11 +46,29 @@ class StackError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """Another replica on a worker's device; `options` as in `headway worker --host`."""
+
+    model: str
+    slot: int
+    options: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """One worker to start: its slot and the arguments of `headway worker` beside it."""
+    """One worker to start: its slot, `headway worker`'s arguments, and what shares its device."""
 
     slot: int
     arguments: tuple[str, ...]
+    beside: tuple[Beside, ...] = ()
+
+    def command(self, model: str) -> tuple[str, ...]:
+        """Return the command line of the worker, for a replica of `model` and what is beside."""
+        if not self.beside:
+            return ("worker", "--model", model, "--slot", str(self.slot), *self.arguments)
+        hosts = [f"model={model},slot={self.slot}"]
+        hosts += [f"model={one.model},slot={one.slot},{one.options}" for one in self.beside]
+        return ("worker", *(word for host in hosts for word in ("--host", host)), *self.arguments)
 
 
 @dataclass(slots=True)
@@ -109,9 +127,7 @@ class Stack:
             self._spawn("signals", "signals")
         for model, plans in self.workers.items():
             for plan in plans:
-                slot = str(plan.slot)
-                arguments = ("--model", model, "--slot", slot, *plan.arguments)
-                self._spawn(f"worker-{model}-{slot}", "worker", *arguments)
+                self._spawn(f"worker-{model}-{plan.slot}", *plan.command(model))
         if self.with_recorder:
             await self._wait_for_recorder()
         await ready
@@ -189,7 +205,13 @@ class Stack:
 
     async def _wait_for_workers(self) -> None:
         """Follow the ledgers until every worker's replica is admitted."""
-        missing = {(model, plan.slot) for model, plans in self.workers.items() for plan in plans}
+        parts = {
+            replica: f"worker-{model}-{plan.slot}"
+            for model, plans in self.workers.items()
+            for plan in plans
+            for replica in [(model, plan.slot), *((one.model, one.slot) for one in plan.beside)]
+        }
+        missing = set(parts)
         cells = await bus.partition_count(self.kafka, LEDGER) - 1
         partitions = [
             TopicPartition(LEDGER, cell) for cell in {cell_of(model, cells) for model, _ in missing}
@@ -206,8 +228,8 @@ class Stack:
                 for records in got.values():
                     for record in records:
                         missing -= _admitted(record.value)
-                for model, slot in missing:
-                    self._check(f"worker-{model}-{slot}")
+                for replica in missing:
+                    self._check(parts[replica])
                 if time.monotonic() > until_s:
                     names = ", ".join(f"{model}/{slot}" for model, slot in sorted(missing))
                     raise StackError(

@@ -3,17 +3,18 @@
 import asyncio
 import json
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from schemas.profile import SMOLLM2_135M
+from schemas.profile import MINILM_L6, SMOLLM2_135M
 from services import settings as where
 from services.bus import BusError
 from services.cli import _endpoints
-from services.cli._stack import Stack, StackError, WorkerPlan
+from services.cli._stack import Beside, Stack, StackError, WorkerPlan
+from services.cli._worker_oneshot import MINILM, SIMULATED
 from services.embedded.broker import BrokerError
 from services.embedded.jars import JarsError
 from services.embedded.java import JavaError
@@ -57,8 +58,15 @@ START_ERRORS = (
     show_default=True,
     help="What runs the model.",
 )
+@click.option(
+    "--embeddings",
+    is_flag=True,
+    help="Serve the sentence encoder all-MiniLM-L6-v2 too, on the device of the first worker.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the endpoints as JSON once it serves.")
-def command(*, state: str | None, workers: int, engine: str, as_json: bool) -> None:
+def command(
+    *, state: str | None, workers: int, engine: str, embeddings: bool, as_json: bool
+) -> None:
     """Start everything embedded and stay until Ctrl-C.
 
     Starts a Kafka broker, the recorder, a cell, the stream processors and workers for
@@ -72,16 +80,28 @@ def command(*, state: str | None, workers: int, engine: str, as_json: bool) -> N
         settings = where.load(state)
         if settings.kafka is not None:
             _endpoints.check_answers(settings.kafka, where.KAFKA)
-        plans = [WorkerPlan(slot, ("--engine", engine)) for slot in range(workers)]
         stack = Stack(
             settings,
-            profiles=[SMOLLM2_135M],
-            workers={SMOLLM2_135M.model: plans},
+            profiles=[SMOLLM2_135M, *([MINILM_L6] if embeddings else [])],
+            workers=_workers(workers, engine, embeddings=embeddings),
             tell=lambda sentence: console.print(f"  {sentence}", highlight=False),
         )
         asyncio.run(_stay(stack, console, as_json=as_json))
     except START_ERRORS as error:
         raise click.ClickException(str(error)) from error
+
+
+def _workers(count: int, engine: str, *, embeddings: bool) -> dict[str, list[WorkerPlan]]:
+    """Return the workers to start, by model; the encoder shares the first one's device."""
+    encoder = MINILM if engine == "torch" else SIMULATED
+    plans = [WorkerPlan(slot, ("--engine", engine)) for slot in range(count)]
+    workers = {SMOLLM2_135M.model: plans}
+    if embeddings and plans:
+        shared = (Beside(MINILM_L6.model, 0, f"engine={encoder}"),)
+        plans[0] = replace(plans[0], beside=shared)
+    elif embeddings:
+        workers[MINILM_L6.model] = [WorkerPlan(0, ("--engine", encoder))]
+    return workers
 
 
 async def _stay(stack: Stack, console: Console, *, as_json: bool) -> None:

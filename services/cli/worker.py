@@ -1,10 +1,11 @@
-"""`headway worker`: one replica of a model, in the slot that it is given."""
+"""`headway worker`: a replica of a model in the slot that it is given, or several on one device."""
 
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 import click
+from click.core import ParameterSource
 
 from schemas.profile import SMOLLM2_135M, kv_bytes_per_token
 from services.bus import BusError
@@ -16,9 +17,11 @@ from services.cli._process import (
 )
 from services.cli._worker_oneshot import ONESHOT, oneshot_loader
 from services.worker.engine import Engine
+from services.worker.host import Hosted, WorkerHost, check_hosted
 from services.worker.outbox import UnwritableError
 from services.worker.plan import Bounds
-from services.worker.service import LoadError, TurnedAwayError, WorkerService
+from services.worker.service import LoadError, TurnedAwayError
+from services.worker.turns import Replica
 
 EXIT_TURNED_AWAY = 3
 
@@ -26,8 +29,17 @@ EXIT_TURNED_AWAY = 3
 @click.command(
     epilog="Example: HEADWAY_KAFKA=127.0.0.1:9092 headway worker --model smollm2-135m --slot 0"
 )
-@click.option("--model", required=True, help="The model's name, as in its profile.")
-@click.option("--slot", type=click.IntRange(0, 1023), required=True, help="The replica's slot.")
+@click.option("--model", help="The model's name, as in its profile.")
+@click.option("--slot", type=click.IntRange(0, 1023), help="The replica's slot.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="model=M,slot=N,…",
+    help="In place of --model and --slot, once for each of several models that share the device."
+    " The other options stand there too, by their names: engine=minilm,max-batch=8; those beside"
+    " hold for every model that does not say otherwise.",
+)
 @click.option(
     "--engine",
     type=click.Choice(["torch", "simulated", *ONESHOT]),
@@ -64,7 +76,9 @@ EXIT_TURNED_AWAY = 3
     show_default=True,
     help="Prompt tokens of one iteration: a long prompt is taken in pieces.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads (torch).")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="CPU threads of the whole process (torch)."
+)
 @click.option(
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
@@ -94,23 +108,84 @@ EXIT_TURNED_AWAY = 3
     show_default=True,
     help="Prompt and output of one request, together.",
 )
-def command(*, model: str, slot: int, **options: object) -> None:
+@click.pass_context
+def command(context: click.Context, /, *, hosts: tuple[str, ...], **options: object) -> None:
     """Run a worker for one replica slot: one part of a deployment.
 
     Loads and warms the model up, reports ready with its KV budget, and runs what the cell
     dispatches to it. On SIGTERM it finishes what runs and takes nothing more. Exits with 3 when the
     cell has no place for it.
+
+    With --host it hosts up to 4 models on one device. One iteration runs at a time, and they take
+    turns by the weights of the policy (iteration_weight, iteration_tier_weights); each has a slot
+    and a KV pool of its own. All are loaded before any takes work. If one cannot be loaded the
+    process ends; one that the cell turns away leaves, and the others go on.
     """
+    hosted = _hosted(context, hosts, options)
     log_to_stderr()
-    load = _loader(model, options)
-    service = WorkerService(broker_of(settings_of_part()), model, slot, load)
+    host = WorkerHost(broker_of(settings_of_part()), hosted)
     try:
-        run_until_stopped(service.run(), service.stop)
+        run_until_stopped(host.run(), host.stop)
     except TurnedAwayError as error:
         click.echo(str(error), err=True)
         sys.exit(EXIT_TURNED_AWAY)
     except (BusError, LoadError, UnwritableError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _hosted(
+    context: click.Context, hosts: tuple[str, ...], options: dict[str, object]
+) -> list[Hosted]:
+    """Return what is to be hosted.
+
+    Raises:
+        click.UsageError: it cannot be; a sentence.
+    """
+    if not hosts:
+        _check_named(context, options)
+        return [_one(options)]
+    if options["model"] is not None or options["slot"] is not None:
+        raise click.UsageError("give --model and --slot, or --host for each model, not both")
+    given = {
+        name: value
+        for name, value in options.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    several = [_one(_options_in(host, given) | {"threads": options["threads"]}) for host in hosts]
+    try:
+        check_hosted([one.replica for one in several])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return several
+
+
+def _options_in(host: str, given: dict[str, object]) -> dict[str, object]:
+    """Return the options of one --host, with those `given` beside it in place of the defaults."""
+    names = [param for param in command.params if param.name not in {"hosts", "threads"}]
+    reading = click.Command("--host", params=names, add_help_option=False)
+    arguments: list[str] = []
+    for part in host.split(","):
+        name, said, value = part.strip().partition("=")
+        arguments += [f"--{name.replace('_', '-')}", *([value] if said else [])]
+    try:
+        context = reading.make_context("--host", arguments, default_map=given)
+        _check_named(context, context.params)
+    except click.UsageError as error:
+        raise click.UsageError(f"--host {host}: {error.format_message()}") from error
+    return context.params
+
+
+def _check_named(context: click.Context, options: dict[str, object]) -> None:
+    for param in context.command.params:
+        if param.name in {"model", "slot"} and options[param.name] is None:
+            raise click.MissingParameter(ctx=context, param=param)
+
+
+def _one(options: dict[str, object]) -> Hosted:
+    model, slot = options["model"], options["slot"]
+    assert isinstance(model, str)  # noqa: S101 - checked to be there
+    assert isinstance(slot, int)  # noqa: S101 - same
+    return Hosted(Replica(model, slot), _loader(model, options))
 
 
 def _loader(model: str, options: dict[str, object]) -> Callable[[], Engine]:

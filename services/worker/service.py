@@ -1,8 +1,9 @@
 """The worker's bus loop: work in from its slot, one iteration of the engine at a time, reports out.
 
 It decides nothing about who runs: it runs what the cell dispatched to this life of its replica. It
-is assigned its slot, not balanced into it. The engine steps in a thread of its own, and is touched
-by nothing else meanwhile, so heartbeats go out however long an iteration takes.
+is assigned its slot, not balanced into it. The engine steps in its device's thread, and is touched
+by nothing else meanwhile, so heartbeats go out however long an iteration takes. Where the device is
+shared with other models (host.py), each iteration waits for its turn.
 """
 
 import asyncio
@@ -11,7 +12,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -22,12 +22,16 @@ from schemas.bus import WorkerReport
 from schemas.codec import CodecError, decode, encode
 from schemas.facts import ReplicaDraining, ReplicaStarting, ReplicaStopped
 from schemas.ids import cell_of, replica_name
+from schemas.policy import Tier
 from schemas.topics import TOKENS, WORKER_EVENTS, work_topic
 from services import bus
 from services.worker.commands import Command, dispatch_number, give_or_take, work_of
-from services.worker.engine import Engine, StepResult, WorkKey
+from services.worker.device import Device
+from services.worker.engine import Engine, StepResult
+from services.worker.held import HeldWork
 from services.worker.outbox import Outbox, Outgoing
 from services.worker.reports import Life, heartbeat, progressed, ready, reports_of, tokens_of
+from services.worker.turns import Replica
 
 HEARTBEAT_S = 0.5
 DRAIN_S_MAX = 30.0
@@ -63,24 +67,31 @@ class WorkerService:
         bootstrap: of the broker.
         model, slot: which replica it is.
         load: makes the engine; called in a thread, after the cold start was reported.
+        device: that it runs on, with whatever else that hosts; by default one of its own.
     """
 
-    def __init__(self, bootstrap: str, model: str, slot: int, load: Callable[[], Engine]) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        model: str,
+        slot: int,
+        load: Callable[[], Engine],
+        device: Device | None = None,
+    ) -> None:
         self._bootstrap = bootstrap
         self._slot = slot
         self._model = model
         self._load = load
         self._life = Life(model, slot, secrets.token_hex(8))
         self._outbox = Outbox(bootstrap)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._replica = Replica(model, slot)
+        self._device = device or Device([self._replica])
         self._inbox: list[Command] = []
         self._wake = asyncio.Event()
         self._draining = False
         self._handed_over = False
         self._announced = False
-        self._streamed: set[WorkKey] = set()
-        # What it has and has not reported the end of, with the dispatch numbers.
-        self._running: dict[WorkKey, int] = {}
+        self._held = HeldWork()
         self._read_number = 0
         self._tally = Tally()
         self._seen = (-1, -1)
@@ -112,15 +123,14 @@ class WorkerService:
         writing = asyncio.create_task(self._outbox.run())
         try:
             self._report(WorkerReport(fact=ReplicaStarting(**self._life.who())))
-            loop = asyncio.get_running_loop()
-            engine = await loop.run_in_executor(self._thread, self._load_warm)
+            engine = await self._device.load(self._replica, self._load_warm)
             await self._serve(engine, writing)
-            why = "drained" if not self._running else "stopped with work in hand"
+            why = "drained" if not self._held else "stopped with work in hand"
             self._report(WorkerReport(fact=ReplicaStopped(**self._life.who(), reason=why)))
             await self._outbox.flushed(bus.STOP_S_MAX)
         finally:
             writing.cancel()
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._device.leave(self._replica)
             await asyncio.gather(writing, return_exceptions=True)
 
     def _load_warm(self) -> Engine:
@@ -263,39 +273,46 @@ class WorkerService:
         self._read_number = 0
         old = self._life
         self._life = Life(old.model, old.slot, secrets.token_hex(8))
-        self._inbox = [
-            messages.WorkLeave(
-                id=key.id, attempt=key.attempt, incarnation=old.incarnation, cause="cancelled"
-            )
-            for key in self._running
-        ]
-        self._streamed.clear()
+        self._inbox = self._held.leaving(old.incarnation)
+        self._held.streamed.clear()
         self._wake.set()
 
     # Iterations
 
     async def _step(self, engine: Engine) -> None:
-        loop = asyncio.get_running_loop()
+        try:
+            await self._iterate(engine)
+        finally:
+            self._device.rest(self._replica)
+
+    async def _iterate(self, engine: Engine) -> None:
         drain_by_s = None
         while True:
             self._wake.clear()
-            for command in self._take_inbox():
-                self._apply(engine, command)
+            self._take_in(engine)
             if self._draining:
                 if drain_by_s is None:
                     drain_by_s = time.monotonic() + DRAIN_S_MAX
                     self._report(WorkerReport(fact=ReplicaDraining(**self._life.who())))
-                if not (engine.has_work or self._running) or self._handed_over:
+                if not (engine.has_work or self._held) or self._handed_over:
                     return
                 if time.monotonic() > drain_by_s:
                     self._hand_over(engine)
             if not engine.has_work:
+                self._device.rest(self._replica)
                 await self._woken(1.0 if self._draining else None)
                 continue
+            if self._device.shared:
+                await self._device.turn(self._replica, self._tier)
+                # What came while it waited is in time for this iteration.
+                self._take_in(engine)
             life = self._life
-            result = await loop.run_in_executor(self._thread, engine.step)
+            result = await self._device.run(engine.step)
             self._tell(life, result)
             self._tell_progress(life, engine)
+
+    def _tier(self) -> Tier:
+        return self._held.highest_tier(self._inbox)
 
     async def _woken(self, seconds: float | None) -> None:
         with contextlib.suppress(TimeoutError):
@@ -304,33 +321,29 @@ class WorkerService:
     def _hand_over(self, engine: Engine) -> None:
         """Let all that still runs leave with its tokens: another replica goes on from them."""
         self._handed_over = True
-        for key in self._running:
+        for key in self._held.keys:
             engine.preempt(key.id, key.attempt)
 
-    def _take_inbox(self) -> list[Command]:
+    def _take_in(self, engine: Engine) -> None:
+        """Tell the engine what the cell has asked for meanwhile."""
         taken, self._inbox = self._inbox, []
-        return taken
-
-    def _apply(self, engine: Engine, command: Command) -> None:
-        if isinstance(command, messages.WorkGrant | messages.WorkLeave):
-            give_or_take(engine, command)
-        elif isinstance(command, messages.Work):
-            work = work_of(command)
-            engine.add(work)
-            self._running[work.key] = command.number
-            if command.stream:
-                self._streamed.add(work.key)
+        for command in taken:
+            if isinstance(command, messages.WorkGrant | messages.WorkLeave):
+                give_or_take(engine, command)
+            elif isinstance(command, messages.Work):
+                work = work_of(command)
+                engine.add(work)
+                self._held.add(work.key, command)
 
     def _tell(self, life: Life, result: StepResult) -> None:
         """Report what an iteration did, as the life that ran it."""
-        tokens = tokens_of(life, result, self._streamed)
+        tokens = tokens_of(life, result, self._held.streamed)
         if tokens is not None:
             self._put(TOKENS, encode(tokens))
         for report in reports_of(life, result):
             self._report(report)
         for gone in (*result.finished, *result.left, *result.failed):
-            self._running.pop(gone.key, None)
-            self._streamed.discard(gone.key)
+            self._held.over(gone.key)
         self._tally.last = result
         self._tally.output_tokens += result.decode_tokens
 
@@ -347,14 +360,9 @@ class WorkerService:
                         self._tally.last,
                         self._tally.output_tokens,
                         read=self._read_number,
-                        held=self._held(),
+                        held=self._held.numbers(self._inbox),
                     )
                 )
-
-    def _held(self) -> list[int]:
-        """Return the dispatch numbers of all work that was read and has not been reported over."""
-        waiting = [item.number for item in self._inbox if isinstance(item, messages.Work)]
-        return [*self._running.values(), *waiting]
 
     def _tell_progress(self, life: Life, engine: Engine) -> None:
         """Report how far the running requests are, a few times a second, between iterations."""

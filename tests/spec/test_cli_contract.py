@@ -148,6 +148,21 @@ def test_what_could_not_be_done_ends_with_1_and_a_sentence(
         (["demo", "--speed", "0"], "--speed"),
         (["doctor", "now"], "unexpected extra argument"),
         (["worker", "--model", "m"], "Missing option '--slot'"),
+        (["worker", "--slot", "0"], "Missing option '--model'"),
+        (["worker", "--host", "model=m"], "--host model=m: Missing option '--slot'"),
+        (["worker", "--host", "model=m,slot=x"], "Invalid value for '--slot'"),
+        (["worker", "--host", "model=m,slot=0,max-batch=0"], "Invalid value for '--max-batch'"),
+        (["worker", "--host", "model=m,slot=0,threads=1"], "No such option: --threads"),
+        (["worker", "--host", "m"], "--host m: No such option: --m"),
+        (["worker", *("--host", "model=m,slot=0") * 2], "m/0 is named twice"),
+        (
+            ["worker", "--model", "m", "--slot", "0", "--host", "model=n,slot=0"],
+            "give --model and --slot, or --host for each model, not both",
+        ),
+        (
+            ["worker", *(word for n in range(5) for word in ("--host", f"model=m,slot={n}"))],
+            "5 models are to be hosted, and a device takes 4 at most",
+        ),
     ],
 )
 def test_a_wrong_command_line_ends_with_2_and_a_sentence(

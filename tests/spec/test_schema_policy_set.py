@@ -112,6 +112,18 @@ def test_a_policy_of_a_release_with_other_keys_keeps_its_digest() -> None:
     assert refused(Policy(), key, older) is None
 
 
+def test_a_key_that_came_later_counts_once_it_differs_from_its_default() -> None:
+    made = history(a_set(2, iteration_weight=3), a_set(3, iteration_weight=1))
+    assert made.refused == []
+    told = [one.digest for one in made.versions]
+    assert told == [policy_digest(one.policy) for one in made.versions]
+    assert told[1] != policy_digest(Policy(version=2))
+    assert told[2] == policy_digest(Policy(version=3))
+    assert changes(made.versions[1].policy, made.versions[2].policy) == [
+        Change("iteration_weight", NOWHERE, 3, 1)
+    ]
+
+
 def test_an_override_that_cannot_be_is_refused_with_its_reason() -> None:
     bad = Override(tenant="acme", key="starvation_cap_ms", value=5)
     assert refused(Policy(), *a_set(2, overrides=(bad,))) == (
