@@ -36,7 +36,7 @@ def room(state: State, model: Model, replica: Replica, request: Request, *, star
     One that is `starved` has waited past its cap and goes next, whatever stands above it.
     """
     free = Space(replica.kv_blocks - replica.blocks_used, replica.max_batch - len(replica.running))
-    if starved or not model.claims:
+    if starved:
         return free
     to_come = room_to_come(state, model, replica, request)
     if min(to_come) < 0:
@@ -86,9 +86,6 @@ def in_order(
     Those with a claim come before the others of their tier, the oldest first, however far behind,
     but not before the one that is starved.
     """
-    if not model.claims:
-        yield from request_ids
-        return
     holders = [state.requests[key] for key in model.claims if key != starved]
     holders.sort(key=lambda holder: (RANKS[holder.line], holder.order))
     holders.reverse()

@@ -80,7 +80,7 @@ def find(
 
 def _without_a_place(
     state: State, model: Model, ready: int, joined: str | None
-) -> LeaveAsked | Blocked | Request | RoomKept | None:
+) -> LeaveAsked | Blocked | RoomKept | None:
     """Return how a place is made, where no replica has one, or what holds the queue back."""
     if ready and preemption.worthwhile(model):
         request_ids, starved = _tries(state, model) if joined is None else (iter((joined,)), None)
@@ -90,8 +90,6 @@ def _without_a_place(
             if preemption.possible(model, request):
                 if quotas.to_hold(state, model, request) is not None:
                     continue
-                if request.prompt_tokens + request.max_output_tokens > model.pool_tokens_max:
-                    return request
                 made = _make_room(state, model, request, first=first)
                 if made is not None:
                     return made

@@ -119,9 +119,6 @@ def run(state: State, request: Request, decision: d.RequestDispatched) -> None:
         decision.weight,
         decision.quantum,
     )
-    if state.touched.get(request.model) == request.id:
-        # It found room where the others did not: for them nothing has changed.
-        del state.touched[request.model]
     running.begin(state, model, request, decision)
 
 

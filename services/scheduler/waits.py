@@ -19,7 +19,10 @@ _CAPACITY = ("kv", "slots")
 
 
 def waited_us(request: Request, model: Model, now_us: int) -> list[int]:
-    """Return the µs that the request waited for each cause (index in CAUSES) up to `now_us`."""
+    """Return the µs that the request waited for each cause (index in CAUSES) up to `now_us`.
+
+    It does not run: one that runs waits no more, and its `waited_us` is all.
+    """
     waited = request.waited_us.copy()
     if request.stage == "waiting":
         of_tier = model.queue.tiers[request.line]
@@ -33,7 +36,7 @@ def waited_us(request: Request, model: Model, now_us: int) -> list[int]:
         else:
             for index, total_us in enumerate(lane_totals_us(of_tier, lane, now_us)):
                 waited[index] += total_us - request.mark[index]
-    elif request.stage == "backoff":
+    else:
         waited[BACKOFF] += now_us - request.since_us
     return waited
 

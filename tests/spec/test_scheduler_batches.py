@@ -239,6 +239,22 @@ def test_a_tenant_s_running_quota_bounds_its_places_in_a_batch_and_the_rest_wait
     assert batching.of_tenant == {"narrow": (1, 1)}
 
 
+def test_what_comes_and_goes_of_a_tenant_that_is_held_back_counts_for_no_batch() -> None:
+    one = Override(tenant="narrow", key="quota_running_requests", value=1)
+    story = encoder(replace(FREE, overrides=(one,))).when(ready(1, life="L2"))
+    story.when(texts("first", tenant="narrow"), texts("b", tenant="narrow"))
+    assert story.state.models["m"].cause == "quota"
+    batching = story.state.models["m"].batching
+    assert batching is not None
+    story.when(texts("c", at=1, tenant="narrow"))
+    assert (batching.texts_waiting, batching.of_tenant["narrow"]) == (0, (2, 2))
+    story.when(cancel("b", at=2))
+    assert (batching.texts_waiting, batching.of_tenant["narrow"]) == (0, (1, 1))
+    story.when(embedded("first", at=3))
+    assert batch_of(story).members == ("c",)
+    assert batching.of_tenant == {}
+
+
 def test_a_deadline_of_a_tenant_that_is_held_back_presses_nobody() -> None:
     one = Override(tenant="narrow", key="quota_running_requests", value=1)
     story = encoder(replace(FREE, overrides=(one,))).when(ready(1, life="L2"))

@@ -7,6 +7,8 @@ import pytest
 from schemas import decisions as d
 from schemas import facts as f
 from services.scheduler.lengths import Histogram, Lengths, bucket_of, longest_of
+from services.scheduler.snapshot import encode_pieces, freeze, thaw
+from services.scheduler.step import step
 from tests.spec.scheduler_story import (
     Story,
     a,
@@ -140,6 +142,17 @@ def test_the_youngest_leaves_when_no_block_is_left_and_returns_with_its_tokens()
         a(d.LeaveAsked, id="a2"),
         a(d.QueueBlocked, cause="kv", head="a3"),
     )
+
+
+def test_one_that_asked_for_more_before_the_state_was_stored_is_given_it_after() -> None:
+    story = seen_twelve_tokens(blocks=9).when(*[arrived(f"a{n}", output=128) for n in range(4)])
+    story.when(grows("a0", at=1, blocks=2), grows("a0", at=1, blocks=3))
+    story.then(a(d.ReservationGrown, blocks=3), a(d.LeaveAsked, id="a3", cause="preempted"))
+    story.when(grows("a1", at=2, blocks=2))
+    again = thaw(b"".join(encode_pieces(freeze(story.state))))
+    gone = left("a3", at=3, cause="preempted", output=9)
+    assert step(again.policy, again, gone) == story.when(gone).decisions
+    assert isinstance(story.decisions[1], d.ReservationGrown)
 
 
 def test_the_lowest_tier_leaves_before_the_youngest() -> None:
