@@ -70,7 +70,9 @@ def find(
             return Fit(request, *found, tried, request_id == starved)
         if request.prompt_tokens + request.max_output_tokens > model.pool_tokens_max:
             return request
-        made = _make_room(state, model, request, first=not passed)
+        made = _ask(state, model, request)
+        if made is None and not passed:
+            made = order.keep_room(state, model, request)
         if made is not None:
             return made
         passed.append(request)
@@ -80,20 +82,17 @@ def find(
 
 def _without_a_place(
     state: State, model: Model, ready: int, joined: str | None
-) -> LeaveAsked | Blocked | RoomKept | None:
+) -> LeaveAsked | Blocked | None:
     """Return how a place is made, where no replica has one, or what holds the queue back."""
     if ready and preemption.worthwhile(model):
         request_ids, starved = _tries(state, model) if joined is None else (iter((joined,)), None)
-        first = True
         for request_id in request_ids:
             request = state.requests[request_id]
             if preemption.possible(model, request):
-                if quotas.to_hold(state, model, request) is not None:
-                    continue
-                made = _make_room(state, model, request, first=first)
-                if made is not None:
-                    return made
-                first = False
+                if quotas.to_hold(state, model, request) is None:
+                    asked = preemption.ask(state, model, request, _offers(state, model, request))
+                    if asked is not None:
+                        return asked
             elif request_id != starved:
                 # Nobody leaves for those behind it either: they stand no higher.
                 break
@@ -139,15 +138,11 @@ def _first_fit(
     return None
 
 
-def _make_room(
-    state: State, model: Model, request: Request, *, first: bool
-) -> LeaveAsked | RoomKept | None:
-    """Return how room is made for a request that fits nowhere now, or None when it is not."""
+def _ask(state: State, model: Model, request: Request) -> LeaveAsked | None:
+    """Return who is to leave for a request that fits nowhere now, or None when nobody is."""
     if preemption.possible(model, request):
-        asked = preemption.ask(state, model, request, _offers(state, model, request))
-        if asked is not None:
-            return asked
-    return order.keep_room(state, model, request) if first else None
+        return preemption.ask(state, model, request, _offers(state, model, request))
+    return None
 
 
 def over_every_pool(model: Model, tokens: int) -> bool:

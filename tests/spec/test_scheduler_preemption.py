@@ -399,11 +399,12 @@ def test_a_starved_one_gets_the_place_and_the_higher_one_asks_for_another() -> N
         ready(batch=2),
         arrived("n0"),
         arrived("n1"),
-        policy=with_policy(overrides=(Override(tier="batch", key="starvation_cap_ms", value=10),)),
+        policy=with_policy(starvation_cap_ms=10),
     )
     story.when(arrived("b", at=1, tier="batch"))
     assert asked(story.when(arrived("r", at=2, tier="realtime"))) == ["n1"]
-    # "b" has waited for its cap, but nobody leaves for the lowest tier; and one leaves for "r".
+    # "b" has waited for its cap, but nobody leaves for the lowest tier; and one leaves for "r". It
+    # lacks a place and no KV, so no room is kept for it.
     story.when(tick(12)).then_nothing()
     story.when(left("n1", at=13, cause="preempted", output=5))
     assert dispatched(story) == ["b"]
