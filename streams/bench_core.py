@@ -22,7 +22,7 @@ from schemas.room import LeaveAsked
 from services.scheduler.snapshot import encode_pieces, freeze, thaw
 from services.scheduler.state import State
 from services.scheduler.step import governing, step
-from streams.cells import GC_THRESHOLDS
+from streams.cells import FULL_COLLECTION_EVERY
 
 # By depth: models, and tenants of each; a tenant's requests are of one tier, so a queue for each.
 _QUEUES = {1_000: (5, 10), 10_000: (10, 50)}
@@ -64,7 +64,7 @@ def facts_per_s(depth: int, *, facts_count: int = _FACTS) -> float:
         KeyError: for that depth the number of queues is not laid down.
     """
     # As in a cell's process.
-    gc.set_threshold(*GC_THRESHOLDS)
+    gc.set_threshold(10_000, 20, FULL_COLLECTION_EVERY)
     models, tenants = _QUEUES[depth]
     run = Traffic(depth, models=models, tenants=tenants)
     warm = b"".join(encode_pieces(freeze(run.state)))

@@ -1,6 +1,5 @@
 """`headway cell`: a cell process, which shares the cells with others of its group."""
 
-import gc
 import sys
 
 import click
@@ -8,11 +7,12 @@ import click
 from schemas.topics import CELLS_DEFAULT
 from services.cli._process import (
     broker_of,
+    collect_seldom,
     log_to_stderr,
     run_until_stopped,
     settings_of_part,
 )
-from streams.cells import GC_THRESHOLDS, Cells
+from streams.cells import FULL_COLLECTION_EVERY, Cells
 from streams.counting import counter_of
 
 # Snapshots are encoded in a thread; a short interval keeps the owner's loop responsive meanwhile.
@@ -35,6 +35,6 @@ def command(*, cells: int) -> None:
     """
     log_to_stderr()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_seldom(FULL_COLLECTION_EVERY)
     process = Cells(broker_of(settings_of_part()), counter_of)
     run_until_stopped(process.run(cells), process.stop)

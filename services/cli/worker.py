@@ -11,6 +11,7 @@ from schemas.profile import SMOLLM2_135M, kv_bytes_per_token
 from services.bus import BusError
 from services.cli._process import (
     broker_of,
+    collect_seldom,
     log_to_stderr,
     run_until_stopped,
     settings_of_part,
@@ -123,6 +124,7 @@ def command(context: click.Context, /, *, hosts: tuple[str, ...], **options: obj
     """
     hosted = _hosted(context, hosts, options)
     log_to_stderr()
+    collect_seldom()
     host = WorkerHost(broker_of(settings_of_part()), hosted)
     try:
         run_until_stopped(host.run(), host.stop)
