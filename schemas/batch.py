@@ -63,7 +63,8 @@ class BatchJob:
     Attributes:
         job: chosen by the submitter, unique in the deployment.
         tenant: who is charged; the policy's default tenant when null.
-        endpoint: which of OpenAI's forms the results shall have.
+        endpoint: which of OpenAI's forms items and results have; of /v1/embeddings, the items are
+            embedding requests.
         digest: 16 hex characters, or null for unchecked: the sum modulo 2^64 of the BLAKE2b digests
             (8 bytes, big-endian) of each item's number, custom_id and body as a JSON array with
             sorted keys and without white space. A job whose items give another sum is rejected.
@@ -89,8 +90,9 @@ class BatchItem:
 
     Attributes:
         custom_id: the submitter's name for it, unique in the job.
-        body: the fields of an inference-request.v1 but kind, id, model, tenant, tier and metadata.
-            It is judged as every request is; one that breaks a rule ends as rejected.
+        body: the fields of an inference-request.v1, or of an embedding-request.v1 in a job of the
+            endpoint /v1/embeddings, but kind, id, model, tenant, tier and metadata. It is judged
+            as every request is; one that breaks a rule ends as rejected.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
