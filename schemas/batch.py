@@ -37,9 +37,17 @@ JobState = Literal[
 ]
 ENDED: tuple[JobState, ...] = ("completed", "cancelled", "rejected")
 
-# Why items of a job do not leave: its submitter or an operator (the first two), or its model.
+# Why items of a job do not leave: its submitter or an operator (the first two), its model, or what
+# its tenant may have of the model ("quota").
 HoldCause = Literal[
-    "receiving", "paused", "no-replica", "online-waits", "online-busy", "in-flight", "window"
+    "receiving",
+    "paused",
+    "no-replica",
+    "online-waits",
+    "online-busy",
+    "in-flight",
+    "window",
+    "quota",
 ]
 HOLDS: tuple[HoldCause, ...] = (
     "receiving",
@@ -49,6 +57,7 @@ HOLDS: tuple[HoldCause, ...] = (
     "online-busy",
     "in-flight",
     "window",
+    "quota",
 )
 # (cause, µs), only those above zero, in the order of HOLDS.
 Held = tuple[tuple[HoldCause, int], ...]
@@ -146,7 +155,8 @@ class JobReport:
         not_run: items of an ended job that were never released.
         held: for how long nothing more could be released, by cause; without the present cause.
         ended_us: when it ended, or null.
-        detail: why it was rejected; else empty.
+        detail: why it was rejected, or, while it runs, what of its tenant's quota its next item
+            waits for; else empty.
     """
 
     tenant: str

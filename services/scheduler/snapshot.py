@@ -33,7 +33,7 @@ from services.scheduler.state import (
     yields,
 )
 
-FORMAT = 2
+FORMAT = 3
 _PIECE_ITEMS = 1000
 
 Frozen = list[tuple[str, list[Any]]]
