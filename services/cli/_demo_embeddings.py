@@ -21,7 +21,7 @@ QUESTIONS_AT = 0.6
 QUESTION_PAUSE_S = 0.03
 TENANT = "search"
 # Its nearest statement is shown.
-ASKED = "How would you share one machine fairly between three teams with different needs?"
+ASKED = "Why do queues grow?"
 
 # One thread: the encoder stands beside everything else of the demo.
 MINILM_WORKER = ("--engine", "minilm", "--threads", "1")

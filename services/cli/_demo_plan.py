@@ -86,7 +86,8 @@ class Plan:
         return (
             f"Headway demo: {told['requests']} requests in {self.seconds:g} s"
             f" ({told['traffic']} traffic) to {self.profile.model} on {told['workers']}"
-            f" {told['engine']} worker{'s' if told['workers'] > 1 else ''}"
+            f" {told['engine']} worker{'s' if told['workers'] > 1 else ''}; an offline job and an"
+            " encoder beside them"
         )
 
     def probe(self) -> list[Sending]:

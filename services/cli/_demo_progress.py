@@ -110,13 +110,16 @@ class Progress:
         watch = self._known()
         seen, scheduling = watch.occupancy, watch.scheduling
         line = (
-            f"{now_s - self.began_s:4.0f} s  {self._now()}: sent {watch.sent}/{watch.total},"
-            f" waiting {len(seen.waiting)}, running {len(seen.running)},"
+            f"{now_s - self.began_s:4.0f} s  {self._now()} {watch.sent}/{watch.total}:"
+            f" wait {len(seen.waiting)}, run {len(seen.running)},"
             f" done {len(watch.results)}, {self._tokens_per_s():.0f} tokens/s,"
-            f" KV {seen.kv_use:.0%}, preempted {scheduling.preemptions}"
+            f" KV {seen.kv_use:.0%}"
         )
-        jobs = [f", {words.progress(name, job)}" for name, job in scheduling.jobs.items()]
-        return line + "".join(jobs)
+        if scheduling.preemptions:
+            line += f", preempted {scheduling.preemptions}"
+        for job in scheduling.jobs.values():
+            line += f", job {job.report.completed}/{job.report.items}"
+        return line
 
     def _now(self) -> str:
         watch = self._known()
@@ -154,7 +157,7 @@ class Progress:
                 Text.assemble(
                     _label("preempted"),
                     f"{watch.scheduling.preemptions}; the last: ",
-                    (words.left(watch.scheduling.last), "yellow"),
+                    (words.left_shortly(watch.scheduling.last), "yellow"),
                 )
             )
         for model, windows in watch.scheduling.windows.items():

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -128,11 +129,12 @@ def _print_scheduling(console: Console, report: Report) -> None:
         _say(
             console,
             "preempted",
-            f"{scheduling.preemptions} times a request left its replica for one of a higher tier;"
-            f" {scheduling.tokens_kept:,} tokens were kept, none was generated twice",
+            f"{scheduling.preemptions} × a request left its replica for one that stands above it,"
+            f" with {scheduling.tokens_kept:,} tokens kept, none of which was generated twice",
         )
-        console.print(_who_left(scheduling))
-        _say(console, "such as", words.left(next(iter(scheduling.examples.values()))))
+        console.print(Padding(_who_left(scheduling), (0, 0, 0, LABEL_CHARS + 1)))
+        told = max(scheduling.examples.values(), key=lambda one: one.tokens_kept)
+        _say(console, "such as", words.left(told))
     else:
         _say(console, "preempted", "nobody: no request lacked room that lower work had")
     if report.job is not None:
@@ -140,8 +142,10 @@ def _print_scheduling(console: Console, report: Report) -> None:
         _say(console, "it yielded", words.yields_sentence(report.job))
     console.print()
     console.print(Text("Texts for the encoder", style="bold"))
+    if not scheduling.windows:
+        _say(console, "batches", "none was formed")
     for model, windows in scheduling.windows.items():
-        _say(console, "batches", f"{model}: {words.batches(windows)}")
+        _say(console, "batches", f"{model}: {words.batches_sentence(windows)}")
     embedded = report.embedded
     waited = "-" if embedded.wait_ms_p50 is None else f"{embedded.wait_ms_p50:,.0f} ms"
     _say(console, "texts", f"{embedded.completed} of {embedded.sent} embedded, wait p50 {waited}")

@@ -19,13 +19,17 @@ def left(one: Left) -> str:
     )
 
 
+def left_shortly(one: Left) -> str:
+    """Return who left for whom, short enough for a line."""
+    for_whom = f"{_name(one.asked.for_id)} ({one.asked.for_tier})"
+    return f"{_name(one.id)} left for {for_whom}, {one.tokens_kept} tokens kept"
+
+
 def progress(name: str, job: JobSeen) -> str:
     """Return how far a job is, in a few words."""
     report = job.report
-    held = f", {report.state}" if report.state not in {"running", *ENDED} else ""
-    return (
-        f"{_short(name)} {report.completed}/{report.items} items{held}, gave way {job.yields} times"
-    )
+    state = "" if report.state in {"running", *ENDED} else f", {report.state}"
+    return f"{_short(name)} {report.completed}/{report.items}{state}, gave way {job.yields} ×"
 
 
 def job_sentence(name: str, job: JobSeen) -> str:
@@ -50,8 +54,8 @@ def yields_sentence(job: JobSeen) -> str:
     held = sum(job.holds[cause] for cause in ONLINE_HOLDS)
     causes = ", ".join(f"{cause} {us / 1e6:.1f} s" for cause, us in held_us.items())
     return (
-        f"{job.yields} times: {job.items_left} times a running item left after its iteration, and"
-        f" {held} times the release of more was held ({causes or 'for a moment'})"
+        f"{job.yields} ×: {job.items_left} × a running item left after its iteration,"
+        f" {held} × the release of more was held ({causes or 'for a moment'})"
     )
 
 
@@ -60,11 +64,18 @@ def batches(windows: Windows) -> str:
     if not windows.batches:
         return f"none yet, a window of {windows.window_ms} ms is open"
     why = Counter(windows.closed_by).most_common()
-    sizes = ", ".join(map(str, windows.sizes[-SIZES_SHOWN:]))
     closed = ", ".join(f"{count} {cause}" for cause, count in why)
     window = "" if windows.window_ms is None else f"; window {windows.window_ms} ms"
-    formed = f"{windows.texts} texts in {windows.batches} batches (of {sizes})"
-    return f"{formed}, closed by {closed}{window}"
+    return f"{windows.texts} texts in {windows.batches} batches: {closed}{window}"
+
+
+def batches_sentence(windows: Windows) -> str:
+    """Return which batches were formed and of how many texts, in a sentence."""
+    sizes = ", ".join(map(str, windows.sizes[-SIZES_SHOWN:]))
+    more = "the last ones " if windows.batches > SIZES_SHOWN else ""
+    tuned = f"; the window was tuned {windows.tuned} ×" if windows.tuned else ""
+    padding = f"; padding at most {windows.padding_pct_max}%"
+    return f"{batches(windows)}{tuned}; {more}of {sizes} texts{padding}"
 
 
 def _line(one: Left) -> str:

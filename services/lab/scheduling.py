@@ -96,7 +96,7 @@ class Scheduling:
     Attributes:
         lines, tenants: of each request that was accepted and has not ended.
         left: by (line of the one that left, tier of the one it left for), how many.
-        tokens_kept: by those that left. examples: the first to leave of each such pair.
+        tokens_kept: by those that left. examples: of each such pair, the one that kept most.
         last: the one that left last.
     """
 
@@ -158,7 +158,9 @@ class Scheduling:
         )
         self.left[line, asked.for_tier] += 1
         self.tokens_kept += decision.output_tokens
-        self.examples.setdefault((line, asked.for_tier), self.last)
+        known = self.examples.get((line, asked.for_tier))
+        if known is None or known.tokens_kept < self.last.tokens_kept:
+            self.examples[line, asked.for_tier] = self.last
         job = self._job_of(decision.id)
         if job is not None:
             job.items_left += 1
