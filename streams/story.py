@@ -7,6 +7,7 @@ over is `unexplained_us`, and it is 0 in a sound ledger.
 """
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, Literal
 
 from schemas import decisions as d
@@ -223,13 +224,6 @@ class _Teller:
         if self._story.stage == "unknown" and self._arrival is not None:
             self._story.stage = "routed"
 
-    def duplicate(self, decision: d.DuplicateIgnored, now_us: int) -> None:
-        body = "the same body" if decision.same_body else "another body"
-        self._event(now_us, "sent again", f"ignored ({body}): it was {decision.stage}")
-
-    def cancel_ignored(self, decision: d.CancelIgnored, now_us: int) -> None:
-        self._event(now_us, "cancel ignored", decision.why)
-
     def dispatched(self, decision: d.RequestDispatched, now_us: int) -> None:
         story = self._story
         self._close_wait(now_us)
@@ -389,8 +383,6 @@ _FACTS: dict[type, Callable[[_Teller, Any, int], None]] = {
 DECISIONS: dict[type, Callable[[_Teller, Any, int], None]] = {
     d.RequestQueued: _Teller.queued,
     d.RequestRouted: _Teller.routed,
-    d.DuplicateIgnored: _Teller.duplicate,
-    d.CancelIgnored: _Teller.cancel_ignored,
     d.RequestDispatched: _Teller.dispatched,
     d.AttemptLost: _Teller.lost,
     d.RequestReturned: _Teller.returned,
@@ -399,6 +391,8 @@ DECISIONS: dict[type, Callable[[_Teller, Any, int], None]] = {
 }
 # Decisions that change nothing of its time: what happened, and the words for it.
 SAID: dict[type, tuple[str, Callable[[Any], str]]] = {
+    d.DuplicateIgnored: ("sent again", words.resend_words),
+    d.CancelIgnored: ("cancel ignored", attrgetter("why")),
     d.RoomKept: ("room is kept", words.room_words),
     d.LeaveAsked: ("asked to leave", words.leave_words),
     d.ReservationGrown: ("given more KV blocks", words.growth_words),

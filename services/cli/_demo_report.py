@@ -1,6 +1,7 @@
 """What a demo prints at its end: tables for people, one object for programs. Decides nothing."""
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich import box
@@ -63,9 +64,12 @@ def as_plain(report: Report) -> dict[str, Any]:
         "kv_use_mean": report.occupancy.kv_use_mean,
         "kv_use_peak": report.occupancy.kv_use_peak,
         "preemptions": _preemptions_plain(report.scheduling),
-        "batches": {model: plain(one) for model, one in report.scheduling.windows.items()},
+        "batches": {
+            model: plain(replace(one, closed_by=Counter())) | {"closed_by": dict(one.closed_by)}
+            for model, one in report.scheduling.windows.items()
+        },
         "embeddings": plain(report.embedded),
-        "job": None if report.job is None else plain(report.job) | {"yields": report.job.yields},
+        "job": None if report.job is None else _job_plain(report.job),
         "slowest": None if report.slowest is None else story_as_plain(report.slowest),
         "replay": plain(report.replay),
         "audit": plain(report.audit),
@@ -107,6 +111,18 @@ def print_report(console: Console, report: Report) -> None:
     console.print(Text("Is it sound?", style="bold"))
     _print_checks(console, report)
     console.print()
+
+
+def _job_plain(job: JobSeen) -> dict[str, Any]:
+    report: dict[str, Any] = plain(job.report)
+    return {
+        "report": report | {"held": dict(job.report.held)},
+        "released": dict(job.released),
+        "items_left": job.items_left,
+        "holds": dict(job.holds),
+        "yields": job.yields,
+        "output_tokens": job.output_tokens,
+    }
 
 
 def _preemptions_plain(scheduling: Scheduling) -> dict[str, Any]:
