@@ -66,7 +66,7 @@ def batches(windows: Windows) -> str:
     why = Counter(windows.closed_by).most_common()
     closed = ", ".join(f"{count} {cause}" for cause, count in why)
     window = "" if windows.window_ms is None else f"; window {windows.window_ms} ms"
-    return f"{windows.texts} texts in {windows.batches} batches: {closed}{window}"
+    return f"{windows.texts} texts in {windows.batches} batches, closed by {closed}{window}"
 
 
 def batches_sentence(windows: Windows) -> str:
