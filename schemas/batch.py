@@ -37,9 +37,17 @@ JobState = Literal[
 ]
 ENDED: tuple[JobState, ...] = ("completed", "cancelled", "rejected")
 
-# Why items of a job do not leave: its submitter or an operator (the first two), or its model.
+# Why items of a job do not leave: its submitter or an operator (the first two), its model, or what
+# its tenant may have of the model ("quota").
 HoldCause = Literal[
-    "receiving", "paused", "no-replica", "online-waits", "online-busy", "in-flight", "window"
+    "receiving",
+    "paused",
+    "no-replica",
+    "online-waits",
+    "online-busy",
+    "in-flight",
+    "window",
+    "quota",
 ]
 HOLDS: tuple[HoldCause, ...] = (
     "receiving",
@@ -49,6 +57,7 @@ HOLDS: tuple[HoldCause, ...] = (
     "online-busy",
     "in-flight",
     "window",
+    "quota",
 )
 # (cause, µs), only those above zero, in the order of HOLDS.
 Held = tuple[tuple[HoldCause, int], ...]
@@ -63,7 +72,8 @@ class BatchJob:
     Attributes:
         job: chosen by the submitter, unique in the deployment.
         tenant: who is charged; the policy's default tenant when null.
-        endpoint: which of OpenAI's forms the results shall have.
+        endpoint: which of OpenAI's forms items and results have; of /v1/embeddings, the items are
+            embedding requests.
         digest: 16 hex characters, or null for unchecked: the sum modulo 2^64 of the BLAKE2b digests
             (8 bytes, big-endian) of each item's number, custom_id and body as a JSON array with
             sorted keys and without white space. A job whose items give another sum is rejected.
@@ -89,8 +99,9 @@ class BatchItem:
 
     Attributes:
         custom_id: the submitter's name for it, unique in the job.
-        body: the fields of an inference-request.v1 but kind, id, model, tenant, tier and metadata.
-            It is judged as every request is; one that breaks a rule ends as rejected.
+        body: the fields of an inference-request.v1, or of an embedding-request.v1 in a job of the
+            endpoint /v1/embeddings, but kind, id, model, tenant, tier and metadata. It is judged
+            as every request is; one that breaks a rule ends as rejected.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -144,7 +155,8 @@ class JobReport:
         not_run: items of an ended job that were never released.
         held: for how long nothing more could be released, by cause; without the present cause.
         ended_us: when it ended, or null.
-        detail: why it was rejected; else empty.
+        detail: why it was rejected, or, while it runs, what of its tenant's quota its next item
+            waits for; else empty.
     """
 
     tenant: str

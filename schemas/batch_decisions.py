@@ -9,6 +9,14 @@ from typing import Literal
 from schemas.batch import Action, HoldCause, JobReport
 from schemas.message import message
 
+# What an item would break at the door, so that it is not released.
+QuotaReason = Literal[
+    "queue-full",
+    "quota-queued-requests",
+    "quota-queued-tokens",
+    "quota-running-requests",
+    "quota-tokens-per-minute",
+]
 RejectReason = Literal["unknown-model", "too-many-items", "too-many-jobs"]
 JobMessage = Literal["header", "items", "control", "item"]
 IgnoredWhy = Literal[
@@ -157,6 +165,40 @@ class ReleaseHeld:
 
 
 @message
+class JobHeld:
+    """A job waits until its tenant may have more of the model; jobs of other tenants go on.
+
+    `reason` is the rule that no further item would pass at the door, and `report.detail` says it
+    with the numbers compared.
+
+    Attributes:
+        item_tokens: what an item of the job asked for on average so far; 0 when none is known.
+        until_us: when there is room by the passing of time alone, or null.
+    """
+
+    kind: Literal["job-held.v1"] = "job-held.v1"
+    job: str
+    model: str
+    tenant: str
+    reason: QuotaReason
+    item_tokens: int
+    until_us: int | None
+    report: JobReport
+
+
+@message
+class JobFreed:
+    """A job that waited for its tenant's quota takes turns again; `items` have room now."""
+
+    kind: Literal["job-freed.v1"] = "job-freed.v1"
+    job: str
+    model: str
+    tenant: str
+    items: int
+    report: JobReport
+
+
+@message
 class JobSteered:
     """A job was paused, resumed or cancelled, as somebody asked; `offset` is where that lies."""
 
@@ -199,6 +241,8 @@ JobDecision = (
     | JobItemsTaken
     | ItemsReleased
     | ReleaseHeld
+    | JobHeld
+    | JobFreed
     | JobSteered
     | JobProgressed
     | JobFinished

@@ -26,6 +26,12 @@ RECORD_BYTES_MAX = 4 * 1024 * 1024
 # By which a request is known as an item's, beside its id.
 LABEL_JOB, LABEL_ITEM, LABEL_CUSTOM_ID = "headway-job", "headway-item", "custom_id"
 _RESERVED = ("kind", "id", "model", "tenant", "tier", "metadata")
+# What a line of each of OpenAI's forms is here.
+_KINDS: dict[m.Endpoint, str] = {
+    "/v1/chat/completions": "inference-request.v1",
+    "/v1/completions": "inference-request.v1",
+    "/v1/embeddings": "embedding-request.v1",
+}
 
 # (topic, partition, key, value, headers beside the decision's).
 Message = tuple[str, int, str, bytes, Headers]
@@ -156,7 +162,7 @@ def request_of(decision: b.ItemsReleased, number: int, item: m.BatchItem | None)
     """Return the request of one item; without its body if that could not be sent or judged."""
     labels = {LABEL_JOB: decision.job, LABEL_ITEM: str(number)}
     head: dict[str, Any] = {
-        "kind": "inference-request.v1",
+        "kind": _KINDS[decision.report.endpoint],
         "id": m.request_id(decision.job, number),
         "model": decision.model,
         "tenant": decision.report.tenant,

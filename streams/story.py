@@ -7,6 +7,7 @@ over is `unexplained_us`, and it is 0 in a sound ledger.
 """
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, Literal
 
 from schemas import decisions as d
@@ -142,7 +143,7 @@ class _Teller:
             elif isinstance(decision, d.LeaveAsked):
                 self.made_way_for(decision, now_us)
             if getattr(decision, "id", None) == self._id:
-                _DECISIONS[type(decision)](self, decision, now_us)
+                self._decided(decision, now_us)
         policy = (entry.policy_version, entry.policy_digest)
         if len(self._story.events) > events_before and policy not in self._story.policies:
             self._story.policies.append(policy)
@@ -196,6 +197,13 @@ class _Teller:
 
     # Decisions
 
+    def _decided(self, decision: d.Decision, now_us: int) -> None:
+        said = SAID.get(type(decision))
+        if said is None:
+            DECISIONS[type(decision)](self, decision, now_us)
+        else:
+            self._event(now_us, said[0], said[1](decision))
+
     def queued(self, decision: d.RequestQueued, now_us: int) -> None:
         self._begin_again(now_us)
         story = self._story
@@ -215,13 +223,6 @@ class _Teller:
         self._event(now_us, "routed", f"belongs to another cell: sent on to {to}")
         if self._story.stage == "unknown" and self._arrival is not None:
             self._story.stage = "routed"
-
-    def duplicate(self, decision: d.DuplicateIgnored, now_us: int) -> None:
-        body = "the same body" if decision.same_body else "another body"
-        self._event(now_us, "sent again", f"ignored ({body}): it was {decision.stage}")
-
-    def cancel_ignored(self, decision: d.CancelIgnored, now_us: int) -> None:
-        self._event(now_us, "cancel ignored", decision.why)
 
     def dispatched(self, decision: d.RequestDispatched, now_us: int) -> None:
         story = self._story
@@ -245,12 +246,6 @@ class _Teller:
         self._close_wait(now_us)
         self._story.stage = "waiting"
         self._event(now_us, "waits again", "its back-off is over")
-
-    def leave_asked(self, decision: d.LeaveAsked, now_us: int) -> None:
-        self._event(now_us, "asked to leave", words.leave_words(decision))
-
-    def grown(self, decision: d.ReservationGrown, now_us: int) -> None:
-        self._event(now_us, "given more KV blocks", words.growth_words(decision))
 
     def preempted(self, decision: d.RequestPreempted, now_us: int) -> None:
         self._close_run(now_us)
@@ -385,16 +380,20 @@ _FACTS: dict[type, Callable[[_Teller, Any, int], None]] = {
     f.WorkLeft: _Teller.reported,
     f.WorkFailed: _Teller.failed,
 }
-_DECISIONS: dict[type, Callable[[_Teller, Any, int], None]] = {
+DECISIONS: dict[type, Callable[[_Teller, Any, int], None]] = {
     d.RequestQueued: _Teller.queued,
     d.RequestRouted: _Teller.routed,
-    d.DuplicateIgnored: _Teller.duplicate,
-    d.CancelIgnored: _Teller.cancel_ignored,
     d.RequestDispatched: _Teller.dispatched,
     d.AttemptLost: _Teller.lost,
     d.RequestReturned: _Teller.returned,
-    d.ReservationGrown: _Teller.grown,
     d.RequestPreempted: _Teller.preempted,
-    d.LeaveAsked: _Teller.leave_asked,
     d.RequestEnded: _Teller.ended,
+}
+# Decisions that change nothing of its time: what happened, and the words for it.
+SAID: dict[type, tuple[str, Callable[[Any], str]]] = {
+    d.DuplicateIgnored: ("sent again", words.resend_words),
+    d.CancelIgnored: ("cancel ignored", attrgetter("why")),
+    d.RoomKept: ("room is kept", words.room_words),
+    d.LeaveAsked: ("asked to leave", words.leave_words),
+    d.ReservationGrown: ("given more KV blocks", words.growth_words),
 }

@@ -13,8 +13,10 @@ from pydantic import TypeAdapter
 
 from schemas.codec import CodecError, decode_line
 from schemas.ledger import Entry
+from streams.recovery import RecoveryError, recover_cell
 from streams.replay_sources import as_bytes, cells_of, records_of
 from streams.story import Story, tell
+from streams.story_standing import standing_in, tell_standing
 
 _TEXT = TypeAdapter(str)
 _BLOCKED = re.compile(rb'"kind":"(queue-blocked|window-opened)\.v1","model":"([^"]*)"')
@@ -104,7 +106,30 @@ async def story_from_kafka(
                 on_records(cell, count)
         if sieve.named:
             entries.extend(_decoded(sieve.finish()))
-    return tell(request_id, entries, _now_us())
+    story = tell(request_id, entries, _now_us())
+    if story is not None:
+        await add_standing(bootstrap, story)
+    return story
+
+
+async def add_standing(bootstrap: str, story: Story) -> None:
+    """Let the story of a request that waits say what holds this very one back.
+
+    Its cell's state is recovered for that, as an owner's that takes over. Where that cannot be, the
+    story stays as it is: it tells what holds the queue back.
+
+    Raises:
+        bus.BusError: the broker did not answer.
+    """
+    if story.present is None or story.present.stage != "waiting":
+        return
+    try:
+        state = (await recover_cell(bootstrap, story.cell)).state
+    except RecoveryError:
+        return
+    standing = standing_in(state, story.id, _now_us())
+    if standing is not None:
+        tell_standing(story, standing)
 
 
 def story_from_store(client: Any, request_id: str) -> Story | None:

@@ -5,9 +5,9 @@ May touch decisions and the parts of a story. Must not decide anything or look a
 
 from dataclasses import replace
 
-from schemas.decisions import RequestDispatched
+from schemas.decisions import DuplicateIgnored, RequestDispatched
 from schemas.ids import replica_name
-from schemas.room import LeaveAsked, Preemption, RequestPreempted, ReservationGrown
+from schemas.room import LeaveAsked, Preemption, RequestPreempted, ReservationGrown, RoomKept
 from streams.story_parts import Event, counted
 
 
@@ -47,6 +47,21 @@ def leave_words(decision: LeaveAsked) -> str:
     words = f"after the current iteration: {decision.cause}"
     why = decision.preemption
     return words if why is None else f"{words} for {why.for_id}, {compared(why)}"
+
+
+def resend_words(decision: DuplicateIgnored) -> str:
+    """Return what became of the same id when it was sent again."""
+    body = "the same body" if decision.same_body else "another body"
+    return f"ignored ({body}): it was {decision.stage}"
+
+
+def room_words(decision: RoomKept) -> str:
+    """Return what is kept free for a request, and why."""
+    return (
+        f"nothing else goes to {replica_name(decision.model, decision.slot)}: it has waited"
+        f" {decision.waited_us / 1000:g} ms, longer than {decision.after_us / 1000:g} ms, and needs"
+        f" {decision.blocks_needed} KV blocks, {decision.blocks_free} are free"
+    )
 
 
 def preemption_words(decision: RequestPreempted) -> str:

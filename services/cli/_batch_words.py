@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from schemas.batch import BatchHold, BatchStatus, HoldCause, JobReport
+from schemas.batch import ENDED, BatchHold, BatchStatus, HoldCause, JobReport
 from services.cli import _output
 
 _HOLDS: dict[HoldCause, str] = {
@@ -13,6 +13,7 @@ _HOLDS: dict[HoldCause, str] = {
     "online-busy": "online requests leave too little room",
     "in-flight": "as many of its model's items are under way as may be",
     "window": "its oldest item under way has to end first",
+    "quota": "its tenant may have no more of the model now",
 }
 
 
@@ -48,11 +49,27 @@ def state_sentence(status: BatchStatus) -> str:
     held = ", ".join(f"{cause} {us / 1e6:.1f} s" for cause, us in report.held)
     if held:
         sentence += f" (held: {held})"
-    return f"{sentence}: {report.detail}" if report.detail else sentence
+    # What it waits for while it runs is told apart; see `hold_sentence`.
+    final = report.detail if report.state in ENDED else ""
+    return f"{sentence}: {final}" if final else sentence
 
 
-def hold_sentence(hold: BatchHold | None) -> str | None:
+def waits_for_quota(status: BatchStatus) -> bool:
+    """Return whether a job waits for what its tenant may have of the model."""
+    return status.report.state == "running" and bool(status.report.detail)
+
+
+def held_by(status: BatchStatus, hold: BatchHold | None) -> str:
+    """Return the cause that holds a job back now, or "" when nothing does."""
+    if waits_for_quota(status):
+        return "quota"
+    return (hold and hold.cause) or ""
+
+
+def hold_sentence(status: BatchStatus, hold: BatchHold | None) -> str | None:
     """Return what holds a job back now, with the numbers compared, or None when nothing does."""
+    if waits_for_quota(status):
+        return f"it waits because {_HOLDS['quota']}: {status.report.detail}"
     if hold is None or hold.cause is None:
         return None
     return (
@@ -67,5 +84,7 @@ def status_json(status: BatchStatus, hold: BatchHold | None) -> dict[str, Any]:
     report: dict[str, Any] = _output.plain(status.report)
     report["held_us"] = dict(status.report.held)
     del report["held"]
-    held_by = None if hold is None else _output.plain(hold)
-    return {"job": status.job, "model": status.model, **report, "held_by": held_by}
+    holds: dict[str, Any] | None = None if hold is None else _output.plain(hold)
+    if waits_for_quota(status):
+        holds = {"cause": "quota", "detail": status.report.detail}
+    return {"job": status.job, "model": status.model, **report, "held_by": holds}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from schemas.batch import request_id
 from services.cli import _endpoints
 from services.recorder.server import connect
 
@@ -53,7 +54,7 @@ async def audit(
 
     Args:
         clickhouse: URL of the recorder's store.
-        run: what the ids of this run's requests begin with.
+        run: what the ids of this run's requests begin with, or those of its job behind "batch/".
         total: how many they are.
         last_seq: of each cell, the entry that must be there.
         s_max: for all of it.
@@ -96,15 +97,18 @@ def _look(
             if held.get(cell, -1) < seq:
                 lacks = f"of cell {cell} it holds seq {held.get(cell, -1)}, the ledger {seq}"
                 return lacks, None
-        mine = {"run": run}
+        mine = {"run": run, "items": request_id(run, 0).rpartition("/")[0]}
         ended, unended = _row(
             client,
             "SELECT countIf(outcome IS NOT NULL), countIf(outcome IS NULL) FROM requests"
-            " WHERE startsWith(id, {run:String})",
+            " WHERE startsWith(id, {run:String}) OR startsWith(id, {items:String})",
             mine,
         )
         (results,) = _row(
-            client, "SELECT count() FROM results WHERE startsWith(id, {run:String})", mine
+            client,
+            "SELECT count() FROM results"
+            " WHERE startsWith(id, {run:String}) OR startsWith(id, {items:String})",
+            mine,
         )
         if results < ended:
             return f"it holds {results} outcomes of {ended}", None
@@ -122,7 +126,7 @@ def _look(
     if (ended, results) != (total, total) or unended:
         faults.append(
             f"the recorder holds {ended} ended and {unended} unended requests and {results}"
-            f" outcomes; {total} requests were sent"
+            f" outcomes; {total} requests and items were sent"
         )
     return "", AuditFound(True, 0.0, ended, results, problems, faults)
 

@@ -8,8 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.cli._demo_run import Watch
-from services.cli._demo_traffic import Sending
+from services.cli._demo_run import AnySending, Watch
 from streams.replay import combined_digest
 from streams.replay_sources import cells_of, replay_kafka
 
@@ -33,7 +32,7 @@ class ReplayFound:
     faults: list[str] = field(default_factory=list[str])
 
 
-async def outcome_faults(plan: Sequence[Sending], watch: Watch) -> list[str]:
+async def outcome_faults(plan: Sequence[AnySending], watch: Watch) -> list[str]:
     """Say which requests have no outcome, or more than one, once the ledger has been heard."""
     ids = [sending.request.id for sending in plan]
     ended = watch.occupancy.ended

@@ -1,83 +1,123 @@
-"""The demo's embedding batch: sentences go to the encoder at once, and the nearest is found.
+"""The demo's embedding requests: statements to be found again, and then a question to find one by.
 
-What it needs of the deployment stands here too: the encoder's profile and a worker for it.
+They go to the encoder as requests of their own, so that the cell makes batches of them. What they
+need of the deployment stands here too: the encoder's profile and a worker for it.
 """
 
-import asyncio
-import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from schemas.bus import Result
 from schemas.embeddings import EmbeddingRequest
-from schemas.profile import MINILM_L6
+from schemas.profile import MINILM_L6, Profile
 from services.cli._stack import WorkerPlan
-from services.gateway.client import Client
 from services.gateway.vectors import vectors_of
-from services.lab.prompts import STATEMENTS
+from services.lab.prompts import QUESTIONS, STATEMENTS
 
-PROFILE = MINILM_L6
+# When they are sent, as a share of the traffic's time: the statements at once, later the questions,
+# one after the other.
+STATEMENTS_AT = 0.3
+QUESTIONS_AT = 0.6
+QUESTION_PAUSE_S = 0.03
+TENANT = "search"
+# Its nearest statement is shown.
+ASKED = "Why do queues grow?"
+
 # One thread: the encoder stands beside everything else of the demo.
-WORKERS = [WorkerPlan(0, ("--engine", "minilm", "--threads", "1"))]
-QUESTION = "How can tenants get equal parts of one machine?"
-TIMEOUT_S = 60.0
+MINILM_WORKER = ("--engine", "minilm", "--threads", "1")
+SIMULATED_WORKER = ("--engine", "simulated-oneshot")
+
+
+@dataclass(frozen=True, slots=True)
+class TextSending:
+    """One embedding request and when it is sent, from the beginning on."""
+
+    at_s: float
+    request: EmbeddingRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """What became of the sentences.
+    """What became of the texts.
 
     Attributes:
-        results: one for each sentence, and the question's at the end.
-        nearest: the sentence nearest to the question, or "" when not all completed.
-        cosine: of its vector and the question's.
+        sent, completed: texts. question, nearest: the statement nearest to the question, or ""
+            where the vectors say nothing. cosine: of their vectors.
+        wait_ms_p50: half of the texts waited no longer for their batch.
     """
 
-    results: tuple[Result, ...]
+    sent: int
+    completed: int
+    wait_ms_p50: float | None
     question: str
     nearest: str
-    cosine: float
+    cosine: float | None
 
-    @property
-    def completed(self) -> int:
-        """How many completed."""
-        return sum(result.outcome == "completed" for result in self.results)
 
-    def sentence(self) -> str:
-        """Say it for people."""
-        waits = sorted(result.wait_us for result in self.results)
-        return (
-            f"{self.completed} of {len(self.results)} sentences embedded, half of them within"
-            f" {waits[len(waits) // 2] / 1000:.0f} ms of waiting for their batch; nearest to"
-            f" {self.question!r}: {self.nearest!r} (cosine {self.cosine:.2f})"
+def encoder(*, simulated: bool) -> tuple[Profile, list[WorkerPlan]]:
+    """Return the encoder's profile, and the worker that serves it."""
+    if simulated:
+        profile = replace(MINILM_L6, tokenizer="bytes", bytes_per_token=4)
+        return profile, [WorkerPlan(0, SIMULATED_WORKER)]
+    return MINILM_L6, [WorkerPlan(0, MINILM_WORKER)]
+
+
+def text_sendings(run: str, model: str, seconds: float) -> list[TextSending]:
+    """Return the requests to send, in the order of time."""
+    timed = [(STATEMENTS_AT * seconds, text) for text in STATEMENTS]
+    first_s = QUESTIONS_AT * seconds
+    timed += [(first_s + at * QUESTION_PAUSE_S, text) for at, text in enumerate(QUESTIONS)]
+    return [
+        TextSending(
+            at_s,
+            EmbeddingRequest(
+                kind="embedding-request.v1",
+                id=f"{run}-text-{number:02}",
+                model=model,
+                tenant=TENANT,
+                tier="normal",
+                input=(text,),
+                metadata={"run": run},
+            ),
         )
-
-
-async def embed_sentences(kafka: str, tenant: str = "search") -> Embedded:
-    """Send the sentences and a question as requests of their own, all at once.
-
-    Raises:
-        bus.BusError: the broker did not take them.
-        NoOutcomeError: one has no outcome within TIMEOUT_S.
-    """
-    run = secrets.token_hex(4)
-    asked = [
-        EmbeddingRequest(
-            kind="embedding-request.v1",
-            id=f"embed-{run}-{number}",
-            model=PROFILE.model,
-            tenant=tenant,
-            input=(text,),
-        )
-        for number, text in enumerate((*STATEMENTS, QUESTION))
+        for number, (at_s, text) in enumerate(timed)
     ]
-    async with Client(kafka) as client:
-        results = await asyncio.gather(*(client.run(request, TIMEOUT_S) for request in asked))
-    vectors = [
-        vectors_of(result.embedding)[0] for result in results if result.embedding is not None
-    ]
-    if len(vectors) < len(asked):
-        return Embedded(tuple(results), QUESTION, "", 0.0)
-    *sentences, question = vectors
-    cosines = [sum(a * b for a, b in zip(one, question, strict=True)) for one in sentences]
-    best = max(range(len(cosines)), key=cosines.__getitem__)
-    return Embedded(tuple(results), QUESTION, STATEMENTS[best], cosines[best])
+
+
+def embedded(
+    sent: list[TextSending], results: Mapping[str, Result], *, meaningful: bool
+) -> Embedded:
+    """Return what became of the texts; `meaningful` says whether vectors tell what they mean."""
+    found: dict[str, Result] = {}
+    for one in sent:
+        result = results.get(one.request.id)
+        if result is not None and result.outcome == "completed" and result.embedding is not None:
+            found[one.request.input[0]] = result
+    waits_ms = sorted(result.wait_us / 1000 for result in found.values())
+    nearest, cosine = _nearest(found) if meaningful else ("", None)
+    return Embedded(
+        sent=len(sent),
+        completed=len(found),
+        wait_ms_p50=waits_ms[len(waits_ms) // 2] if waits_ms else None,
+        question=ASKED,
+        nearest=nearest,
+        cosine=cosine,
+    )
+
+
+def _nearest(found: Mapping[str, Result]) -> tuple[str, float | None]:
+    """Return the statement nearest to the question that is shown, and how near it is."""
+    vectors = {
+        text: vectors_of(result.embedding)[0]
+        for text, result in found.items()
+        if result.embedding is not None
+    }
+    asked = vectors.get(ASKED)
+    statements = [text for text in STATEMENTS if text in vectors]
+    if asked is None or not statements:
+        return "", None
+    cosines = {
+        text: sum(a * b for a, b in zip(asked, vectors[text], strict=True)) for text in statements
+    }
+    best = max(statements, key=cosines.__getitem__)
+    return best, cosines[best]

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from schemas.profile import SMOLLM2_135M, Profile, kv_bytes_per_token
+from services.cli._demo_embeddings import TextSending, encoder, text_sendings
+from services.cli._demo_job import ITEMS_AT_FULL_SIZE, TIME_SHARE, Job, items_for, new_job
 from services.cli._demo_traffic import (
     TEMPLATE_TOKENS,
     Sending,
@@ -43,6 +45,8 @@ LLAMA_3_1_8B = Profile(
 
 # Sent before the traffic, to see how fast the machine is: so many chats of so many tokens.
 PROBES = 8
+# The online traffic is made to need so much of the machine's time; the offline job has the rest.
+SHARE = 1 - TIME_SHARE
 PROBE_TOKENS = 16
 
 
@@ -52,6 +56,8 @@ class Plan:
 
     Attributes:
         run: what the ids of its requests begin with.
+        simulated: whether the engines make up words and vectors.
+        encoder, encoder_workers: what answers the embedding requests.
         arrivals: when, and of what lengths before they are scaled.
         seconds: within which they come.
         scales: of prompts and outputs; None is what the machine can serve.
@@ -60,6 +66,9 @@ class Plan:
     run: str
     profile: Profile
     workers: list[WorkerPlan]
+    simulated: bool
+    encoder: Profile
+    encoder_workers: list[WorkerPlan]
     arrivals: list[Arrival]
     seconds: float
     scales: tuple[float, float] | None
@@ -69,7 +78,7 @@ class Plan:
     @property
     def workers_by_model(self) -> dict[str, list[WorkerPlan]]:
         """The workers as a deployment is given them."""
-        return {self.profile.model: self.workers}
+        return {self.profile.model: self.workers, self.encoder.model: self.encoder_workers}
 
     def headline(self) -> str:
         """Return in one line what is run."""
@@ -77,7 +86,8 @@ class Plan:
         return (
             f"Headway demo: {told['requests']} requests in {self.seconds:g} s"
             f" ({told['traffic']} traffic) to {self.profile.model} on {told['workers']}"
-            f" {told['engine']} worker{'s' if told['workers'] > 1 else ''}"
+            f" {told['engine']} worker{'s' if told['workers'] > 1 else ''}; an offline job and an"
+            " encoder beside them"
         )
 
     def probe(self) -> list[Sending]:
@@ -90,21 +100,31 @@ class Plan:
         short = [Arrival(0.0, PROBE_TOKENS, PROBE_TOKENS)] * PROBES
         return sendings(short, self.profile, f"{self.run}-probe", self.seed, chat=True, plain=True)
 
+    def job(self, speed: float) -> Job:
+        """Return the offline job that is there before the traffic."""
+        items = ITEMS_AT_FULL_SIZE if self.simulated else items_for(self.seconds, speed)
+        return new_job(self.run, self.profile, items, self.seed)
+
+    def texts(self) -> list[TextSending]:
+        """Return the embedding requests that are sent beside the traffic."""
+        return text_sendings(self.run, self.encoder.model, self.seconds)
+
     def traffic(self, speed: float) -> tuple[list[Sending], tuple[float, float]]:
         """Return what to send, and the scales of prompts and outputs.
 
         Args:
-            speed: of the machine, over the one that the default is made for; above 1 counts as 1.
+            speed: of the machine, over the one that the default is made for, 1 at most.
         """
-        scales = self.scales or fitting_scales(self.arrivals, self.seconds, min(1.0, speed))
+        scales = self.scales or fitting_scales(self.arrivals, self.seconds * SHARE, speed)
         fitted = _capped(scaled(self.arrivals, *scales), self.profile)
         chat = self.profile.tokenizer != "bytes"
         return sendings(fitted, self.profile, self.run, self.seed, chat=chat), scales
 
 
 def probe_speed(seconds: float) -> float:
-    """Return how fast a machine is that took `seconds` for the probe; 1 is what is hoped for."""
-    return PROBES * request_s(PROBE_TOKENS, PROBE_TOKENS) / max(seconds, 1e-9)
+    """Return how fast a machine is that took `seconds` for the probe; 1, the most, is hoped for."""
+    speed = PROBES * request_s(PROBE_TOKENS, PROBE_TOKENS) / max(seconds, 1e-9)
+    return min(1.0, speed)
 
 
 def new_plan(
@@ -130,7 +150,7 @@ def new_plan(
     else:
         profile, count = SMOLLM2_135M, workers or TORCH_WORKERS
         scales = None if scale_tokens is None else (scale_tokens, scale_tokens)
-        expected = scales or fitting_scales(arrivals, seconds)
+        expected = scales or fitting_scales(arrivals, seconds * SHARE)
         worker = _torch_worker(profile, _capped(scaled(arrivals, *expected), profile))
     setting = {
         "model": profile.model,
@@ -142,10 +162,14 @@ def new_plan(
         "speed": speed,
         "seed": seed,
     }
+    served, encoders = encoder(simulated=engine == "simulated")
     return Plan(
         run=f"demo-{secrets.token_hex(3)}",
         profile=profile,
         workers=[WorkerPlan(slot, worker) for slot in range(count)],
+        simulated=engine == "simulated",
+        encoder=served,
+        encoder_workers=encoders,
         arrivals=arrivals,
         seconds=seconds,
         scales=scales,

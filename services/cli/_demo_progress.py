@@ -1,8 +1,10 @@
 """Shows a demo while it goes on: a live panel in a terminal, else a line every few seconds."""
 
 import asyncio
+import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -10,7 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from services.cli import _demo_words as words
 from services.cli._demo_run import Watch
+from services.lab.scheduling import LINES
 
 FRAME_S = 0.25
 LINE_S = 5.0
@@ -19,7 +23,10 @@ RATE_WINDOW_S = 5.0
 DEPTH_SAMPLE_S = 1.0
 DEPTH_SAMPLES = 60
 SPARKS = "▁▂▃▄▅▆▇█"
-KV_BAR_CHARS = 20
+BAR_CHARS = 20
+LABEL_CHARS = 10
+# The phase in which requests are sent at their times.
+SENDING = "sending"
 
 
 def sparkline(values: list[int]) -> str:
@@ -44,8 +51,6 @@ class Progress:
     began_s: float = field(default_factory=time.monotonic)
     _depth: deque[int] = field(default_factory=lambda: deque[int](maxlen=DEPTH_SAMPLES))
     _rate: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
-    _showing: "asyncio.Task[None] | None" = None
-    _live: Live | None = None
 
     def tell(self, sentence: str) -> None:
         """Say one thing, above the panel if there is one."""
@@ -56,20 +61,20 @@ class Progress:
         self.phase = phase
         self.tell(phase)
 
-    def start(self, watch: Watch, phase: str) -> None:
-        """Show the run of `watch` from now on, until `stop`."""
+    @contextlib.asynccontextmanager
+    async def of(self, watch: Watch, phase: str) -> AsyncGenerator[None]:
+        """Show the run of `watch` meanwhile."""
         self.enter(phase)
         self.watch = watch
+        self.began_s = time.monotonic()
         self._rate.clear()
         self._depth.clear()
-        self._showing = asyncio.create_task(self._show())
-
-    async def stop(self) -> None:
-        """Show no more."""
-        if self._showing is not None:
-            self._showing.cancel()
-            await asyncio.gather(self._showing, return_exceptions=True)
-            self._showing = None
+        showing = asyncio.create_task(self._show())
+        try:
+            yield
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
 
     async def _show(self) -> None:
         sampled_s = lined_s = time.monotonic()
@@ -103,40 +108,89 @@ class Progress:
 
     def _line(self, now_s: float) -> str:
         watch = self._known()
-        seen = watch.occupancy
-        return (
-            f"{now_s - watch.began_s:4.0f} s  {self.phase}: sent {watch.sent}/{watch.total},"
-            f" waiting {len(seen.waiting)}, running {len(seen.running)},"
+        seen, scheduling = watch.occupancy, watch.scheduling
+        line = (
+            f"{now_s - self.began_s:4.0f} s  {self._now()} {watch.sent}/{watch.total}:"
+            f" wait {len(seen.waiting)}, run {len(seen.running)},"
             f" done {len(watch.results)}, {self._tokens_per_s():.0f} tokens/s,"
             f" KV {seen.kv_use:.0%}"
         )
+        if scheduling.preemptions:
+            line += f", preempted {scheduling.preemptions}"
+        for job in scheduling.jobs.values():
+            line += f", job {job.report.completed}/{job.report.items}"
+        return line
+
+    def _now(self) -> str:
+        watch = self._known()
+        sent = self.phase == SENDING and watch.sent == watch.total
+        return "all sent" if sent else self.phase
 
     def _panel(self, now_s: float) -> RenderableType:
         watch = self._known()
         seen = watch.occupancy
         counts = Table.grid(padding=(0, 3))
         counts.add_row(
-            Text(f"{now_s - watch.began_s:5.0f} s  {self.phase}", style="bold"),
+            Text(f"{now_s - self.began_s:5.0f} s  {self._now()}", style="bold"),
             _count("sent", f"{watch.sent}/{watch.total}"),
             _count("waiting", len(seen.waiting)),
             _count("running", len(seen.running)),
             _count("done", len(watch.results)),
             _count("tokens/s", f"{self._tokens_per_s():.0f}"),
         )
-        filled = round(seen.kv_use * KV_BAR_CHARS)
-        kv = Text.assemble(
-            ("  KV       ", "dim"),
-            ("█" * filled, "green"),
-            ("░" * (KV_BAR_CHARS - filled), "dim"),
-            f" {seen.kv_use:4.0%} reserved",
-        )
         depth = list(self._depth)
-        waiting = Text.assemble(
-            ("  waiting  ", "dim"),
-            (sparkline(depth), "cyan"),
-            (f"  at most {max(depth, default=0)} in the last {len(depth)} s", "dim"),
-        )
-        return Group(counts, kv, waiting)
+        lines = [
+            _bar("KV", seen.kv_use, "green", "of the blocks reserved"),
+            Text.assemble(
+                _label("waiting"),
+                (sparkline(depth), "cyan"),
+                (f"  at most {max(depth, default=0)} in the last {len(depth)} s", "dim"),
+            ),
+            _tiers(watch),
+        ]
+        for name, job in watch.scheduling.jobs.items():
+            report = job.report
+            share = report.completed / report.items
+            lines.append(_bar("job", share, "magenta", words.progress(name, job)))
+        if watch.scheduling.last is not None:
+            lines.append(
+                Text.assemble(
+                    _label("preempted"),
+                    f"{watch.scheduling.preemptions}; the last: ",
+                    (words.left_shortly(watch.scheduling.last), "yellow"),
+                )
+            )
+        for model, windows in watch.scheduling.windows.items():
+            told = f"{model}: {words.batches(windows)}"
+            lines.append(Text.assemble(_label("batches"), told))
+        for line in lines:
+            line.truncate(self.console.width, overflow="ellipsis")
+        return Group(counts, *lines)
+
+
+def _tiers(watch: Watch) -> Text:
+    """Return how many run and wait, by tier; items of jobs stand below all tiers."""
+    lines = watch.scheduling.lines
+    running = Counter(lines.get(one) for one in watch.occupancy.running)
+    waiting = Counter(lines.get(one) for one in watch.occupancy.waiting)
+    told = [(line, running[line], waiting[line]) for line in LINES]
+    parts = [f"{line} {runs}+{waits}" for line, runs, waits in told if runs or waits]
+    return Text.assemble(_label("tiers"), "   ".join(parts), ("   running + waiting", "dim"))
+
+
+def _bar(label: str, share: float, style: str, said: str) -> Text:
+    filled = round(share * BAR_CHARS)
+    return Text.assemble(
+        _label(label),
+        ("█" * filled, style),
+        ("░" * (BAR_CHARS - filled), "dim"),
+        f" {share:4.0%} ",
+        said,
+    )
+
+
+def _label(label: str) -> tuple[str, str]:
+    return (f"  {label:<{LABEL_CHARS}}", "dim")
 
 
 def _count(label: str, value: object) -> Text:

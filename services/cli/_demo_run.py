@@ -5,8 +5,9 @@ headway.ledger for what waits and runs. Every wait is bounded.
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from schemas.bus import Result
@@ -14,12 +15,18 @@ from schemas.codec import CodecError, decode_line, split_record
 from schemas.requests import InferenceRequest
 from schemas.topics import LEDGER
 from services import bus
+from services.cli._demo_embeddings import TextSending
 from services.cli._demo_traffic import Sending
 from services.gateway.client import Client
 from services.gateway.tail import Tail
 from services.lab.occupancy import Occupancy
+from services.lab.scheduling import Scheduling
 from streams.replay_sources import records_of
 
+AnySending = Sending | TextSending
+
+# After the last request was sent, this long for the rest; a machine that needs longer is told so.
+DRAIN_S_MAX = 300.0
 # Stands in every record that says something of replicas, and in few others.
 _REPLICAS = b'"kind":"replica-'
 
@@ -35,6 +42,7 @@ class Watch:
 
     total: int
     occupancy: Occupancy = field(default_factory=Occupancy)
+    scheduling: Scheduling = field(default_factory=Scheduling)
     sent: int = 0
     results: dict[str, Result] = field(default_factory=dict[str, Result])
     troubles: list[str] = field(default_factory=list[str])
@@ -58,6 +66,7 @@ class Watch:
                     self._read(cell, value)
         # What these few records say of requests is not the whole of it.
         self.occupancy = self.occupancy.without_requests()
+        self.scheduling = Scheduling()
         held, self._held = self._held or [], None
         for record in held:
             self._read(record.partition, record.value)
@@ -75,10 +84,12 @@ class Watch:
         self._read_up_to[cell] = (first.epoch, entries[-1].seq + 1)
         for entry in entries:
             self.occupancy.read(entry)
+            self.scheduling.read(entry)
 
 
-async def run_traffic(kafka: str, plan: Sequence[Sending], watch: Watch, s_max: float) -> None:
-    """Send the plan's requests and return when each has its outcome, or after `s_max`.
+@contextlib.asynccontextmanager
+async def followed(kafka: str, watch: Watch) -> AsyncGenerator[Client]:
+    """Give a client, while `watch` follows the ledgers.
 
     Raises:
         bus.BusError: the broker is away.
@@ -86,31 +97,44 @@ async def run_traffic(kafka: str, plan: Sequence[Sending], watch: Watch, s_max: 
     async with Client(kafka) as client:
         ledger = Tail(kafka, LEDGER, client.cells, watch.on_ledger)
         await ledger.start()
-        await watch.catch_up(kafka, client.cells)
-        tasks: list[asyncio.Task[None]] = []
         try:
-            watch.began_s = time.monotonic()
-            for sending in plan:
-                await asyncio.sleep(watch.began_s + sending.at_s - time.monotonic())
-                tasks.append(asyncio.create_task(_one(client, sending, watch)))
-            left_s = watch.began_s + s_max - time.monotonic()
-            await asyncio.wait(tasks, timeout=max(0.0, left_s))
-            watch.ended_s = time.monotonic()
+            await watch.catch_up(kafka, client.cells)
+            yield client
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await ledger.stop()
 
 
-async def _one(client: Client, sending: Sending, watch: Watch) -> None:
+async def run_traffic(client: Client, plan: Sequence[AnySending], watch: Watch) -> None:
+    """Send the plan's requests and return when each has its outcome, or after DRAIN_S_MAX.
+
+    Raises:
+        bus.BusError: the broker is away.
+    """
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        watch.began_s = time.monotonic()
+        for sending in plan:
+            await asyncio.sleep(watch.began_s + sending.at_s - time.monotonic())
+            tasks.append(asyncio.create_task(_one(client, sending, watch)))
+        await asyncio.wait(tasks, timeout=DRAIN_S_MAX)
+        watch.ended_s = time.monotonic()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _one(client: Client, sending: AnySending, watch: Watch) -> None:
     cancelling = None
     request = sending.request
     try:
         watch.sent += 1
-        if sending.cancel_after_s is not None:
+        if isinstance(sending, Sending) and sending.cancel_after_s is not None:
             cancelling = asyncio.create_task(_cancel(client, sending, watch))
-        result = await (_follow(client, request) if request.stream else client.run(request))
+        if isinstance(request, InferenceRequest) and request.stream:
+            result = await _follow(client, request)
+        else:
+            result = await client.run(request)
     except bus.BusError as error:
         watch.troubles.append(f"{request.id} could not be sent: {error}")
         return

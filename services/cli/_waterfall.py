@@ -22,6 +22,8 @@ _WAIT_STYLES = {
     "cold-start": "blue",
     "backoff": "yellow",
     "window": "bright_blue",
+    "turn": "bright_magenta",
+    "quota": "bright_yellow",
 }
 _RUN_STYLES = {"prefill": "green", "decode": "bright_green", "encode": "bright_green"}
 

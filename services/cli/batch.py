@@ -17,7 +17,14 @@ from rich.table import Table
 from schemas.batch import ENDED, Action, BatchControl, BatchJob, BatchStatus
 from schemas.codec import encode, explain
 from services.cli import _endpoints, _output
-from services.cli._batch_words import counts, failures, hold_sentence, state_sentence, status_json
+from services.cli._batch_words import (
+    counts,
+    failures,
+    held_by,
+    hold_sentence,
+    state_sentence,
+    status_json,
+)
 from services.gateway import batch, batch_file
 from services.gateway.batch_results import result_lines
 
@@ -107,7 +114,7 @@ def status(
     if as_json:
         _output.print_json({**status_json(found, hold), "failures": listed})
         return
-    _tell(found, hold_sentence(hold), as_json=False)
+    _tell(found, hold_sentence(found, hold), as_json=False)
     for line in listed:
         click.echo(f"  {line['custom_id']}: {line['error']['code']}: {line['error']['message']}")
     left_out = failures(found.report) - len(listed)
@@ -134,7 +141,7 @@ def list_jobs(*, state_dir: str | None, as_json: bool) -> None:
         done, failed, in_flight = counts(one.report)
         table.add_row(
             *(one.job, one.model, one.report.state, f"{one.report.items:,}", f"{done:,}"),
-            *(f"{failed:,}", f"{in_flight:,}", (hold.cause or "") if hold else ""),
+            *(f"{failed:,}", f"{in_flight:,}", held_by(one, hold)),
         )
     _output.console().print(table)
 

@@ -18,22 +18,27 @@ from services import settings as where
 from services.cli import _output
 from services.cli._demo_audit import audit
 from services.cli._demo_checks import full_replay, outcome_faults
+from services.cli._demo_embeddings import embedded
+from services.cli._demo_job import Job
+from services.cli._demo_job import begin as begin_job
+from services.cli._demo_job import end as end_job
+from services.cli._demo_job import faults as job_faults
 from services.cli._demo_plan import Plan, new_plan, probe_speed
-from services.cli._demo_progress import Progress
+from services.cli._demo_progress import SENDING, Progress
 from services.cli._demo_report import Report, as_plain, print_report
-from services.cli._demo_run import Watch, run_traffic
+from services.cli._demo_run import AnySending, Watch, followed, run_traffic
 from services.cli._demo_traffic import Sending
 from services.cli._stack import Stack
 from services.cli.up import START_ERRORS
+from services.gateway.batch import JobError
+from services.gateway.batch_file import FileError
+from services.lab.occupancy import Occupancy
 from services.lab.summary import summarise
 from services.lab.traces import TraceError
 from streams.story_sources import story_from_kafka
 
-# After the last request was sent, this long for the rest; a machine that needs longer is told so.
-DRAIN_S_MAX = 300.0
 AUDIT_S_MAX = 60.0
 TERMINATED = 128 + signal.SIGTERM
-POLL_S = 0.1
 LOG_LINES = 3
 
 
@@ -82,9 +87,11 @@ LOG_LINES = 3
 def command(*, state: str | None, as_json: bool, **options: Any) -> None:
     """Start a whole deployment, send a minute of bursty chat traffic, and check all of it.
 
-    Starts a Kafka broker, the recorder, a cell, the stream processors and workers; sends requests
-    of several tenants and tiers through Kafka; shows how it goes; then prints a summary, the waits
-    of the slowest request, a full replay of the ledger and the recorder's audit.
+    Starts a Kafka broker, the recorder, a cell, the stream processors and workers. An offline job
+    takes the idle machine; then come chats of several tenants and tiers through Kafka, for which it
+    gives way, and texts for an encoder, which go in batches. It shows how that goes; then it prints
+    a summary, who left for whom, the waits of the slowest request, a full replay of the ledger and
+    the recorder's audit.
 
     Exit code 0 only if every request has exactly one outcome, the replay has no mismatch and the
     audit finds no gap; else 1, with the sentence that says what is wrong.
@@ -94,7 +101,7 @@ def command(*, state: str | None, as_json: bool, **options: Any) -> None:
         plan = new_plan(**options)
         with _state_directory(state) as directory:
             report = _output.run(_demo(plan, where.load(directory), console))
-    except (TraceError, *START_ERRORS) as error:
+    except (TraceError, JobError, FileError, *START_ERRORS) as error:
         raise click.ClickException(str(error)) from error
     except asyncio.CancelledError:
         click.echo("stopped before its end", err=True)
@@ -123,7 +130,10 @@ async def _demo(plan: Plan, settings: where.Settings, console: Console) -> Repor
     """Run the plan on a deployment of its own, and check it."""
     progress = Progress(console)
     stack = Stack(
-        settings, profiles=[plan.profile], workers=plan.workers_by_model, tell=progress.tell
+        settings,
+        profiles=[plan.profile, plan.encoder],
+        workers=plan.workers_by_model,
+        tell=progress.tell,
     )
     main = asyncio.current_task()
     assert main is not None  # noqa: S101 - a coroutine runs in a task
@@ -147,45 +157,63 @@ async def _run_and_check(plan: Plan, stack: Stack, progress: Progress) -> Report
     probe = plan.probe()
     speed, faults = 1.0, list[str]()
     if probe:
-        watch = await _send(probe, "looking how fast this machine is", stack, progress)
+        watch = await _probe(probe, stack, progress)
         speed = probe_speed(watch.ended_s - watch.began_s)
         faults += await outcome_faults(probe, watch)
     sendings, scales = plan.traffic(speed)
+    texts, job = plan.texts(), plan.job(speed)
     progress.tell(_scales_sentence(scales, speed if probe else None))
-    watch = await _send(sendings, "sending", stack, progress)
-    faults += await outcome_faults(sendings, watch)
-    last_seq = dict(watch.occupancy.last_seq)
-    summary = summarise(list(watch.results.values()), watch.ended_s - watch.began_s)
+    everything = sorted([*sendings, *texts], key=lambda one: one.at_s)
+    watch = await _run_beside_job(everything, job, stack, progress)
+    faults += await outcome_faults(everything, watch)
+    faults += job_faults(job, watch)
+    results = [watch.results[one.request.id] for one in sendings if one.request.id in watch.results]
     setting = plan.setting | {"prompt_scale": scales[0], "output_scale": scales[1]}
-    report = Report(setting, summary, watch.occupancy, faults=faults)
+    report = Report(
+        setting | {"texts": len(texts), "job": job.id, "job_items": len(job.lines)},
+        summarise(results, watch.ended_s - watch.began_s),
+        watch.occupancy,
+        watch.scheduling,
+        embedded(texts, watch.results, meaningful=not plan.simulated),
+        watch.scheduling.jobs.get(job.id),
+        faults=faults,
+    )
     if stack.clickhouse is not None and stack.with_recorder:
         progress.enter("waiting for the recorder, and asking for its audit")
-        total = len(probe) + len(sendings)
+        released = report.job.report.released if report.job else 0
+        total = len(probe) + len(everything) + released
+        last_seq = dict(watch.occupancy.last_seq)
         report.audit = await audit(stack.clickhouse, plan.run, total, last_seq, AUDIT_S_MAX)
         report.faults += report.audit.faults
     progress.enter("deriving every decision again")
     report.replay = await full_replay(stack.kafka)
     report.faults += report.replay.faults
-    if summary.slowest is not None:
-        report.slowest = await story_from_kafka(stack.kafka, summary.slowest)
+    if report.summary.slowest is not None:
+        report.slowest = await story_from_kafka(stack.kafka, report.summary.slowest)
     return report
 
 
-async def _send(sendings: list[Sending], phase: str, stack: Stack, progress: Progress) -> Watch:
-    """Send at the given times, and wait for every outcome; both are shown."""
-    watch = Watch(total=len(sendings))
-    progress.start(watch, phase)
-    seconds_max = sendings[-1].at_s + DRAIN_S_MAX
-    sending = asyncio.create_task(run_traffic(stack.kafka, sendings, watch, seconds_max))
-    try:
-        while not sending.done():
-            await asyncio.wait({sending}, timeout=POLL_S)
-            if watch.sent == watch.total:
-                progress.phase = "all sent"
-        await sending
-    finally:
-        sending.cancel()
-        await progress.stop()
+async def _probe(probe: list[Sending], stack: Stack, progress: Progress) -> Watch:
+    """Send some requests, to see how long they take."""
+    watch = Watch(len(probe))
+    showing = progress.of(watch, "looking how fast this machine is")
+    async with showing, followed(stack.kafka, watch) as client:
+        await run_traffic(client, probe, watch)
+    return watch
+
+
+async def _run_beside_job(
+    everything: list[AnySending], job: Job, stack: Stack, progress: Progress
+) -> Watch:
+    """Let the job take the machine, send everything at its time, and let the job end."""
+    watch = Watch(len(everything), Occupancy(job.model))
+    showing = progress.of(watch, "letting an offline job take the idle machine")
+    async with showing, followed(stack.kafka, watch) as client:
+        await begin_job(job, stack.kafka, stack.settings.state_dir, watch)
+        progress.enter(SENDING)
+        await run_traffic(client, everything, watch)
+        progress.enter("letting the offline job end")
+        await end_job(job, stack.kafka, watch)
     return watch
 
 

@@ -1,5 +1,6 @@
 """`headway explain`: everything about one request, and where each µs of its time went."""
 
+import contextlib
 from typing import Any
 
 import click
@@ -7,7 +8,7 @@ import click
 from services.cli import _endpoints, _output
 from services.cli._waterfall import render_events, render_waterfall
 from streams.story_parts import Story
-from streams.story_sources import story_from_kafka, story_from_store
+from streams.story_sources import add_standing, story_from_kafka, story_from_store
 
 
 @click.command(
@@ -71,6 +72,10 @@ def _find(request_id: str, source: str, state_dir: str | None) -> Story | None:
     if source != "kafka" and (places.clickhouse or source == "clickhouse"):
         try:
             story = _from_store(request_id, state_dir)
+            if story is not None and places.kafka:
+                # A record of the past; how it stands now is the cell's to know.
+                with contextlib.suppress(click.ClickException):
+                    _output.run(add_standing(places.kafka, story))
             if story is not None or source == "clickhouse":
                 return story
         except click.ClickException as error:

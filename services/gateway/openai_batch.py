@@ -12,6 +12,7 @@ from typing import Any, cast, get_args
 from schemas.batch import CUSTOM_ID_CHARS_MAX, BatchItem, Endpoint
 from schemas.bus import Result
 from schemas.ids import NAME_CHARS_MAX
+from services.gateway.vectors import vectors_of
 
 LINE_BYTES_MAX = 3 * 1024 * 1024
 ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
@@ -168,11 +169,12 @@ def result_line(custom_id: str, endpoint: Endpoint, result: Result) -> dict[str,
     if result.outcome != "completed":
         line["error"] = {"code": result.reason, "message": f"{result.outcome}: {result.detail}"}
         return line
-    line["response"] = {
-        "status_code": 200,
-        "request_id": result.id,
-        "body": _body(endpoint, result),
-    }
+    try:
+        body = _vectors(result) if endpoint == "/v1/embeddings" else _body(endpoint, result)
+    except ValueError as error:
+        line["error"] = {"code": "output-unusable", "message": str(error)}
+        return line
+    line["response"] = {"status_code": 200, "request_id": result.id, "body": body}
     return line
 
 
@@ -211,4 +213,25 @@ def _body(endpoint: Endpoint, result: Result) -> dict[str, Any]:
         "model": result.model,
         "choices": [{**choice, "message": {"role": "assistant", "content": text}}],
         "usage": counted,
+    }
+
+
+def _vectors(result: Result) -> dict[str, Any]:
+    """Return OpenAI's list of embeddings, in the order of the texts.
+
+    Raises:
+        ValueError: there are none, or they are not what the outcome says.
+    """
+    embedding = result.embedding
+    if embedding is None:
+        raise ValueError("the item was embedded, and its outcome does not hold the vectors")
+    tokens = sum(embedding.text_tokens)
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(vectors_of(embedding))
+        ],
+        "model": result.model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }

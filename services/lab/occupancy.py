@@ -37,6 +37,7 @@ class Occupancy:
     """What the replicas hold now, and how full they were.
 
     Attributes:
+        model: only its replicas count; None counts all.
         waiting, running: ids of the requests that wait, and the replica of those that run.
         ended: how often each id was given an outcome.
         last_seq: the last entry of each cell.
@@ -44,6 +45,7 @@ class Occupancy:
         kv_use_peak: most blocks reserved at once, over those of all replicas.
     """
 
+    model: str | None = None
     waiting: set[str] = field(default_factory=set[str])
     running: dict[str, Replica] = field(default_factory=dict[str, Replica])
     ended: dict[str, int] = field(default_factory=dict[str, int])
@@ -73,7 +75,7 @@ class Occupancy:
     def without_requests(self) -> "Occupancy":
         """Return the same replicas, as if they had held nothing so far."""
         pools = {replica: _Pool(pool.kv_blocks) for replica, pool in self._pools.items()}
-        return Occupancy(last_seq=self.last_seq, _pools=pools, _now_us=self._now_us)
+        return Occupancy(self.model, last_seq=self.last_seq, _pools=pools, _now_us=self._now_us)
 
     @property
     def kv_use(self) -> float:
@@ -93,7 +95,7 @@ class Occupancy:
         return self._kv_us / self._running_us if self._running_us else None
 
     def _pass(self, us: int) -> None:
-        if us and self.running:
+        if us and any(pool.blocks for pool in self._pools.values()):
             self._running_us += us
             self._kv_us += us * self.kv_use
             for pool in self._pools.values():
@@ -139,12 +141,15 @@ class Occupancy:
                 self._leave(decision.id)
                 self.ended[decision.id] = self.ended.get(decision.id, 0) + 1
             case d.ReplicaAdmitted():
-                replica = (decision.model, decision.slot)
-                self._pools[replica] = _Pool(decision.kv_blocks)
+                self._admit(decision)
             case d.ReplicaLost():
                 self._pools.pop((decision.model, decision.slot), None)
             case _:
                 pass
+
+    def _admit(self, decision: d.ReplicaAdmitted) -> None:
+        if self.model in {None, decision.model}:
+            self._pools[decision.model, decision.slot] = _Pool(decision.kv_blocks)
 
     def _give_more(self, decision: d.ReservationGrown) -> None:
         replica = (decision.model, decision.slot)

@@ -39,6 +39,22 @@ class TierSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantSummary:
+    """One tenant's requests.
+
+    Attributes:
+        tokens: read and generated for it. wait_ms: without a replica. e2e_ms: of those completed.
+    """
+
+    tenant: str
+    requests: int
+    completed: int
+    tokens: int
+    wait_ms: Spread | None
+    e2e_ms: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """All of a run's outcomes.
 
@@ -46,6 +62,7 @@ class Summary:
         outcomes: how many of each, the most frequent first.
         ttft_ms: arrival to first token, of the requests that had one.
         e2e_ms: arrival to outcome, of those completed. wait_ms: without a replica, of all.
+        tenants: the one with the most requests first.
         waits_ms: all requests' waits by cause, added up, the longest first.
         seconds: from the first arrival to the last outcome. tokens_per_s: output over them.
         slowest: the id of the completed request that took longest, or of any if none completed.
@@ -59,6 +76,7 @@ class Summary:
     wait_ms: Spread | None
     waits_ms: tuple[tuple[str, float], ...]
     tiers: tuple[TierSummary, ...]
+    tenants: tuple[TenantSummary, ...]
     retried: int
     prompt_tokens: int
     output_tokens: int
@@ -105,6 +123,7 @@ def summarise(results: Sequence[Result], seconds: float) -> Summary:
         wait_ms=spread([result.wait_us / US_PER_MS for result in results]),
         waits_ms=tuple((cause, us / US_PER_MS) for cause, us in waits.most_common()),
         tiers=tuple(_of_tier(tier, results) for tier in TIERS),
+        tenants=_of_tenants(results),
         retried=sum(result.attempts > 1 for result in results),
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         output_tokens=output_tokens,
@@ -118,6 +137,28 @@ def _of_tier(tier: Tier, results: Sequence[Result]) -> TierSummary:
     mine = [result for result in results if result.tier == tier]
     completed = [result for result in mine if result.outcome == "completed"]
     return TierSummary(tier, len(mine), len(completed), _ttft_ms(mine), _e2e_ms(completed))
+
+
+def _of_tenants(results: Sequence[Result]) -> tuple[TenantSummary, ...]:
+    counts = Counter(result.tenant for result in results)
+    return tuple(
+        _of_tenant(tenant, results)
+        for tenant, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    )
+
+
+def _of_tenant(tenant: str, results: Sequence[Result]) -> TenantSummary:
+    mine = [result for result in results if result.tenant == tenant]
+    completed = [result for result in mine if result.outcome == "completed"]
+    usages = [result.usage for result in mine if result.usage is not None]
+    return TenantSummary(
+        tenant=tenant,
+        requests=len(mine),
+        completed=len(completed),
+        tokens=sum(usage.prompt_tokens + usage.output_tokens for usage in usages),
+        wait_ms=spread([result.wait_us / US_PER_MS for result in mine]),
+        e2e_ms=_e2e_ms(completed),
+    )
 
 
 def _ttft_ms(results: Sequence[Result]) -> Spread | None:

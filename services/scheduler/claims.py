@@ -4,14 +4,15 @@ A request for which others leave has a claim on their replica: so many blocks an
 it stands, requests of its tier or a lower one take no more there than is left once all have gone
 that were asked to. One of a higher tier is not bound by it: it goes first. If that eats into the
 claim, so that what is to come no longer meets it, the claim binds nobody: its holder may ask more
-to leave, and else waits as any other.
+to leave, and else waits as any other. Nor does it bind anybody while its holder's tenant is held
+back by a quota: the room would stand empty.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from services.scheduler.queue import RANKS
-from services.scheduler.state import Model, Replica, Request, State
+from services.scheduler.state import Claim, Model, Replica, Request, State
 
 
 class Space(NamedTuple):
@@ -53,12 +54,8 @@ def room_to_come(state: State, model: Model, replica: Replica, request: Request)
     places = replica.max_batch - len(replica.running) + replica.leaving
     if model.claims:
         rank, slot = RANKS[request.line], replica.slot
-        for request_id, claim in model.claims.items():
-            if (
-                claim.slot == slot
-                and request_id != request.id
-                and RANKS[state.requests[request_id].line] <= rank
-            ):
+        for holder, claim in _claims(state, model):
+            if claim.slot == slot and holder.id != request.id and RANKS[holder.line] <= rank:
                 blocks -= claim.blocks
                 places -= 1
     return Space(blocks, places)
@@ -72,8 +69,8 @@ def room_for_growth(state: State, model: Model, replica: Replica, request: Reque
     rank = RANKS[request.line]
     claimed = [
         claim.blocks
-        for request_id, claim in model.claims.items()
-        if claim.slot == replica.slot and RANKS[state.requests[request_id].line] < rank
+        for holder, claim in _claims(state, model)
+        if claim.slot == replica.slot and RANKS[holder.line] < rank
     ]
     return replica.kv_blocks - replica.blocks_used - sum(claimed)
 
@@ -84,9 +81,9 @@ def in_order(
     """Yield waiting requests in the order in which they are tried; `request_ids` is that without.
 
     Those with a claim come before the others of their tier, the oldest first, however far behind,
-    but not before the one that is starved.
+    but not before the one that is starved. One whose tenant is held back is not tried.
     """
-    holders = [state.requests[key] for key in model.claims if key != starved]
+    holders = [holder for holder, _ in _claims(state, model) if holder.id != starved]
     holders.sort(key=lambda holder: (RANKS[holder.line], holder.order))
     holders.reverse()
     for request_id in request_ids:
@@ -99,3 +96,11 @@ def in_order(
         if request_id not in model.claims:
             yield request_id
     yield from (holder.id for holder in reversed(holders))
+
+
+def _claims(state: State, model: Model) -> Iterator[tuple[Request, Claim]]:
+    """Yield the claims that may bind, and whose they are."""
+    for request_id, claim in model.claims.items():
+        holder = state.requests[request_id]
+        if not model.accounts[holder.tenant].held:
+            yield holder, claim

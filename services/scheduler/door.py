@@ -2,7 +2,8 @@
 
 First what can never run (too large), then what has no time left, then what may come again later:
 the queue is full, a quota is used up, or the deadline cannot be met. A refusal that will pass says
-when to come back.
+when to come back. An item of an offline job was held back for that instead, before it was released:
+here it is refused only for what can never pass.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from schemas import decisions as d
 from schemas.decisions import Decision, Outcome, Reason
 from schemas.facts import RequestArrived
 from schemas.policy import Policy, Tier
-from services.scheduler import ends, kinds, placement, quotas, service_times
+from services.scheduler import ends, kinds, offline_memory, placement, quotas, service_times
 from services.scheduler.state import Model, State
 
 
@@ -45,7 +46,7 @@ def answer(policy: Policy, state: State, model: Model, fact: RequestArrived) -> 
     refused = (
         _never(state, model, fact, asked)
         or _too_late(state, fact, asked)
-        or _not_now(state, model, asked)
+        or (None if offline_memory.of_job(state, fact.id) else _not_now(state, model, asked))
     )
     if refused is not None:
         return ends.at_the_door(

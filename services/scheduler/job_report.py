@@ -1,16 +1,16 @@
 """How far an offline job is, as it is recorded and published. Pure; reads only, decides nothing."""
 
 from schemas.batch import HOLDS, Held, JobReport
-from services.scheduler.jobs import HOLD_INDEX, OUTCOMES, STATE_HOLDS, Job
+from services.scheduler.jobs import HOLD_INDEX, OUTCOMES, Job
 from services.scheduler.state import State
 
 
 def report(state: State, job: Job) -> JobReport:
     """Return how far a job is now."""
     held_us = job.held_us.copy()
-    state_itself = STATE_HOLDS.get(job.state)
-    if state_itself is not None:
-        held_us[state_itself] += state.now_us - job.since_us
+    own = job.own_hold
+    if own is not None:
+        held_us[own] += state.now_us - job.since_us
     if job.mark:
         offline = state.models[job.model].offline
         for index, (total_us, mark_us) in enumerate(zip(offline.totals_us, job.mark, strict=True)):

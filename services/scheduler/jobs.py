@@ -19,6 +19,7 @@ STATE_HOLDS: dict[JobState, int] = {
     "receiving": HOLD_INDEX["receiving"],
     "paused": HOLD_INDEX["paused"],
 }
+_QUOTA = HOLD_INDEX["quota"]
 OUTCOMES: tuple[Outcome, ...] = ("completed", "rejected", "expired", "failed", "cancelled")
 OUTCOME_INDEX: dict[Outcome, int] = {outcome: index for index, outcome in enumerate(OUTCOMES)}
 
@@ -43,6 +44,7 @@ class Job:
         open: numbers of the items that are requests and have not ended, lowest first.
         ended: released items by outcome (index in OUTCOMES). unreported: ended since the last
             report of the job.
+        by_quota: whether it waits for its tenant's quota, since `since_us`.
         tokens, sized: prompt and output tokens that items asked for, and how many items these are.
     """
 
@@ -64,12 +66,23 @@ class Job:
     unreported: int = 0
     tokens: int = 0
     sized: int = 0
+    by_quota: bool = False
     ended_us: int | None = None
     detail: str = ""
     held_us: list[int] = field(default_factory=_zeros)
     ended: list[int] = field(default_factory=lambda: [0] * len(OUTCOMES))
     chunks: deque[Chunk] = field(default_factory=deque[Chunk])
     open: "OrderedDict[int, None]" = field(default_factory=OrderedDict[int, None])
+
+    @property
+    def own_hold(self) -> int | None:
+        """Return what holds this job alone back since `since_us` (index in HOLDS), or None."""
+        return _QUOTA if self.by_quota else STATE_HOLDS.get(self.state)
+
+    @property
+    def item_tokens(self) -> int:
+        """Return what an item asked for on average, rounded up; 0 while none is known."""
+        return -(-self.tokens // self.sized) if self.sized else 0
 
 
 @dataclass(slots=True)
@@ -81,6 +94,7 @@ class Offline:
         in_flight: items that were released and have not ended; of these, `accepted` are known as
             requests here, and `running` are on a replica.
         turns: jobs that have items to release, the next one first.
+        held: by tenant, such jobs that wait for its quota instead, the longest waiting first.
         cause: what holds them back since `cause_since_us`, or None when nothing does.
         totals_us: by cause (index in HOLDS), up to `cause_since_us`.
     """
@@ -93,6 +107,7 @@ class Offline:
     cause: HoldCause | None = None
     cause_since_us: int = 0
     turns: "OrderedDict[str, None]" = field(default_factory=OrderedDict[str, None])
+    held: dict[str, dict[str, None]] = field(default_factory=dict[str, dict[str, None]])
     totals_us: list[int] = field(default_factory=_zeros)
 
 
@@ -117,7 +132,7 @@ class Jobs:
 _LISTS = ("held_us", "ended", "chunks", "open")
 _PLAIN = tuple(item.name for item in fields(Job) if item.name not in _LISTS)
 _plain_values = attrgetter(*_PLAIN)
-_OFFLINE_LISTS = ("turns", "totals_us")
+_OFFLINE_LISTS = ("turns", "held", "totals_us")
 _OFFLINE_PLAIN = tuple(item.name for item in fields(Offline) if item.name not in _OFFLINE_LISTS)
 
 
@@ -167,11 +182,17 @@ def thaw_jobs(stored: list[Any]) -> Jobs:
 def freeze_offline(offline: Offline) -> list[Any]:
     """Return a model's offline work as plain values that no later step changes."""
     plain = [getattr(offline, name) for name in _OFFLINE_PLAIN]
-    return [*plain, list(offline.turns), list(offline.totals_us)]
+    held = [[tenant, list(jobs)] for tenant, jobs in offline.held.items()]
+    return [*plain, list(offline.turns), held, list(offline.totals_us)]
 
 
 def thaw_offline(stored: list[Any]) -> Offline:
     """Return what `freeze_offline` was given."""
-    *values, turns, totals_us = stored
+    *values, turns, held, totals_us = stored
     named = dict(zip(_OFFLINE_PLAIN, values, strict=True))
-    return Offline(**named, turns=OrderedDict.fromkeys(turns), totals_us=totals_us)
+    return Offline(
+        **named,
+        turns=OrderedDict.fromkeys(turns),
+        held={tenant: dict.fromkeys(jobs) for tenant, jobs in held},
+        totals_us=totals_us,
+    )

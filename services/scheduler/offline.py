@@ -6,6 +6,8 @@ only as far as a margin of slots and of KV stays free, and none while an online 
 was released is an ordinary request of the batch tier that stands below every tier: if online work
 needs the room of one that runs, it is asked to leave, so nothing here takes anything back.
 
+A job of a tenant that may have no more of the model waits by itself, and the other tenants' go on.
+
 Released items come back to the cell over the bus. Until those of the last release are here, a
 model releases no more: that bounds the decisions of a step and the messages on their way.
 """
@@ -16,8 +18,9 @@ from schemas import batch_decisions as b
 from schemas.batch import HoldCause, JobState
 from schemas.decisions import Decision
 from schemas.policy import Policy
+from services.scheduler import quotas
 from services.scheduler.job_report import report
-from services.scheduler.jobs import Job
+from services.scheduler.jobs import Job, Offline
 from services.scheduler.state import Model, State
 
 # Beyond what runs, an eighth of the slots waits behind, so that none stands empty while a released
@@ -43,7 +46,7 @@ def decide(state: State) -> Decision | None:
 
 
 def due_us(state: State) -> int | None:
-    """Return when online work will have been idle for long enough, or None if it is not."""
+    """Return when online work will have been idle for long enough, or a quota is free, or None."""
     due: list[int] = []
     for name in state.jobs.waiting:
         offline = state.models[name].offline
@@ -51,6 +54,10 @@ def due_us(state: State) -> int | None:
         idle_at_us = offline.online_until_us + idle_ms * 1000
         if not offline.online and idle_at_us > state.now_us:
             due.append(idle_at_us)
+        for job in _longest_held(state, offline):
+            until_us = quotas.items_room(state, state.models[name], job).until_us
+            if until_us is not None:
+                due.append(until_us)
     return min(due, default=None)
 
 
@@ -75,6 +82,9 @@ def _release(policy: Policy, state: State, model: Model) -> Decision | None:
     offline = model.offline
     if offline.in_flight > offline.accepted:
         return None
+    freed = _freed(state, model)
+    if freed is not None or not offline.turns:
+        return freed
     job = _next_job(policy, state, model)
     room = _room(policy, state, model, job or state.jobs.by_id[next(iter(offline.turns))])
     count = room.in_flight_max - offline.in_flight
@@ -85,10 +95,13 @@ def _release(policy: Policy, state: State, model: Model) -> Decision | None:
     idle = _is_idle(room)
     if idle and room.in_flight and count * _AHEAD_SHARE < room.in_flight_max:
         return None
+    allowed = quotas.items_room(state, model, job)
+    if allowed.reason is not None:
+        return _held_by_quota(state, job, allowed, allowed.reason)
     first, items, offset = job.chunks[0]
     skip = job.released - first
     window = policy.offline_window_items - (job.released - _oldest(job))
-    count = min(count, policy.offline_release_max, items - skip, window)
+    count = min(count, allowed.count, policy.offline_release_max, items - skip, window)
     told = report(state, job)
     return b.ItemsReleased(
         job=job.id,
@@ -100,7 +113,7 @@ def _release(policy: Policy, state: State, model: Model) -> Decision | None:
         why="idle" if idle else "spare",
         held=offline.cause,
         room=room,
-        report=replace(told, released=told.released + count),
+        report=replace(told, released=told.released + count, detail=_behind(offline, job)),
     )
 
 
@@ -112,6 +125,50 @@ def _held_back(model: Model, cause: HoldCause, room: b.Room) -> b.ReleaseHeld:
     return b.ReleaseHeld(
         model=model.profile.model, cause=cause, jobs=len(model.offline.turns), room=room
     )
+
+
+def _freed(state: State, model: Model) -> b.JobFreed | None:
+    """Return that a job has room by its tenant's quota again, or None.
+
+    One of a tenant at a time: what there is room for may be all that the first one releases.
+    """
+    offline = model.offline
+    for job in _longest_held(state, offline):
+        items = quotas.items_room(state, model, job).count
+        if items and all(state.jobs.by_id[one].tenant != job.tenant for one in offline.turns):
+            return b.JobFreed(
+                job=job.id,
+                model=job.model,
+                tenant=job.tenant,
+                items=items,
+                report=replace(report(state, job), detail=""),
+            )
+    return None
+
+
+def _behind(offline: Offline, job: Job) -> str:
+    """Return behind which job of its tenant a job waits after a release, or nothing."""
+    first = next(iter(offline.held.get(job.tenant, ())), None)
+    return f"its next items wait behind the job {first}, for the same quota" if first else ""
+
+
+def _held_by_quota(
+    state: State, job: Job, room: quotas.ItemsRoom, reason: b.QuotaReason
+) -> b.JobHeld:
+    return b.JobHeld(
+        job=job.id,
+        model=job.model,
+        tenant=job.tenant,
+        reason=reason,
+        item_tokens=job.item_tokens,
+        until_us=room.until_us,
+        report=replace(report(state, job), detail=room.detail),
+    )
+
+
+def _longest_held(state: State, offline: Offline) -> list[Job]:
+    """Return of each tenant the job that has waited longest for its quota."""
+    return [state.jobs.by_id[next(iter(jobs))] for jobs in offline.held.values()]
 
 
 def _oldest(job: Job) -> int:

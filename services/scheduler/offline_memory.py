@@ -1,8 +1,8 @@
 """Remember what happened to offline jobs and what was decided about them. Pure; part of evolve.
 
 Like all of evolve it never judges: what is remembered depends on the event and the state alone.
-Every job is in exactly one place: receiving its items, taking turns in its model's `turns`, paused,
-all released and waiting for the last ends, or ended.
+Every job is in exactly one place: receiving its items, taking turns in its model's `turns`, waiting
+for its tenant's quota in `held`, paused, all released and waiting for the last ends, or ended.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from schemas.batch import ENDED, HoldCause, JobState, item_of, request_id
 from schemas.batch_facts import JobControlAsked, JobItemsArrived, JobSubmitted
 from schemas.decisions import Outcome
 from services.scheduler.hearing import time_passed
-from services.scheduler.jobs import HOLD_INDEX, OUTCOME_INDEX, STATE_HOLDS, Job, Offline
+from services.scheduler.jobs import HOLD_INDEX, OUTCOME_INDEX, Job, Offline
 from services.scheduler.state import Model, Request, State
 
 # Requests
@@ -130,6 +130,9 @@ def _items_released(state: State, decision: b.ItemsReleased) -> None:
         job.chunks.popleft()
     if job.released == job.items:
         _leave_turns(state, job)
+    elif job.tenant in offline.held:
+        # Its tenant's jobs take turns for what the quota gives; the others have waited longer.
+        _wait_for_quota(state, job, decision.report.detail)
     else:
         offline.turns.move_to_end(job.id)
 
@@ -139,6 +142,21 @@ def _release_held(state: State, decision: b.ReleaseHeld) -> None:
     offline = state.models[decision.model].offline
     _settle_hold(offline, state.now_us)
     offline.cause = decision.cause
+
+
+def _job_held(state: State, decision: b.JobHeld) -> None:
+    """Note that a job waits for its tenant's quota; it takes no turns meanwhile."""
+    job = state.jobs.by_id[decision.job]
+    _wait_for_quota(state, job, decision.report.detail)
+    job.unreported = 0
+
+
+def _job_freed(state: State, decision: b.JobFreed) -> None:
+    """Note that a job takes turns again."""
+    job = state.jobs.by_id[decision.job]
+    _leave_held(state, job)
+    _take_turns(state, job)
+    job.unreported = 0
 
 
 def _job_steered(state: State, decision: b.JobSteered) -> None:
@@ -154,6 +172,8 @@ def _job_steered(state: State, decision: b.JobSteered) -> None:
         return
     if job.id in state.models[job.model].offline.turns:
         _leave_turns(state, job)
+    elif job.by_quota:
+        _leave_held(state, job)
     else:
         _leave_state(state, job)
     job.since_us = state.now_us
@@ -203,9 +223,9 @@ def _note_settled(state: State, job: Job) -> None:
 
 def _leave_state(state: State, job: Job) -> None:
     """Add the time of a state that is a hold by itself to what the job was held for."""
-    state_itself = STATE_HOLDS.get(job.state)
-    if state_itself is not None:
-        job.held_us[state_itself] += state.now_us - job.since_us
+    own = job.own_hold
+    if own is not None:
+        job.held_us[own] += state.now_us - job.since_us
     job.since_us = state.now_us
 
 
@@ -224,8 +244,30 @@ def _leave_turns(state: State, job: Job) -> None:
         job.held_us[index] += total_us - mark_us
     job.mark = ()
     del offline.turns[job.id]
-    if not offline.turns:
+    if not offline.turns and not offline.held:
         # What holds the model back stays on record: it holds the next job back too.
+        del state.jobs.waiting[job.model]
+
+
+def _wait_for_quota(state: State, job: Job, detail: str) -> None:
+    held = state.models[job.model].offline.held
+    held.setdefault(job.tenant, {})[job.id] = None
+    _leave_turns(state, job)
+    job.by_quota = True
+    job.since_us = state.now_us
+    job.detail = detail
+
+
+def _leave_held(state: State, job: Job) -> None:
+    offline = state.models[job.model].offline
+    _leave_state(state, job)
+    job.by_quota = False
+    job.detail = ""
+    of_tenant = offline.held[job.tenant]
+    del of_tenant[job.id]
+    if not of_tenant:
+        del offline.held[job.tenant]
+    if not offline.turns and not offline.held:
         del state.jobs.waiting[job.model]
 
 
@@ -247,6 +289,8 @@ REMEMBER: dict[type, Callable[[State, Any], None]] = {
     b.JobItemsTaken: _items_taken,
     b.ItemsReleased: _items_released,
     b.ReleaseHeld: _release_held,
+    b.JobHeld: _job_held,
+    b.JobFreed: _job_freed,
     b.JobSteered: _job_steered,
     b.JobProgressed: _job_progressed,
     b.JobFinished: _job_finished,

@@ -43,13 +43,48 @@ def test_a_short_demo_exits_0_and_its_json_adds_up(tmp_path: Path) -> None:
     assert slowest["id"] == summary["slowest"]
     assert slowest["wait_us"] + slowest["run_us"] == slowest["e2e_us"]
     assert slowest["unexplained_us"] == 0
+    assert sum(tenant["requests"] for tenant in summary["tenants"]) == summary["requests"]
+    check_batches_and_job(told)
     assert told["replay"]["mismatches"] == 0
     assert told["replay"]["entries"] > summary["requests"]
     audit = told["audit"]
-    assert (audit["caught_up"], audit["requests"]) == (True, summary["requests"])
-    assert audit["results"] == summary["requests"]
+    everything = summary["requests"] + told["setting"]["texts"] + told["setting"]["job_items"]
+    assert (audit["caught_up"], audit["requests"]) == (True, everything)
+    assert audit["results"] == everything
     assert set(audit["problems"].values()) == {0}
     assert list(tmp_path.iterdir()) == [], "the demo's state is deleted at its end"
+
+
+def check_batches_and_job(told: dict[str, Any]) -> None:
+    """Check that every text rode in a batch, and every item of the job was done."""
+    (batches,) = told["batches"].values()
+    embeddings, texts = told["embeddings"], told["setting"]["texts"]
+    assert (embeddings["sent"], embeddings["completed"]) == (texts, texts)
+    assert batches["texts"] == sum(batches["sizes"]) == texts
+    assert sum(batches["closed_by"].values()) == batches["batches"] < texts
+    job = told["job"]
+    report = job["report"]
+    assert report["state"] == "completed"
+    assert report["completed"] == report["items"] == told["setting"]["job_items"]
+    assert sum(job["released"].values()) == report["items"]
+    left = told["preemptions"]
+    assert sum(pair["count"] for pair in left["by"]) == left["count"]
+
+
+@pytest.mark.torch
+def test_with_real_models_an_offline_job_gives_way_to_chats_and_texts_find_each_other(
+    tmp_path: Path,
+) -> None:
+    done = run_demo(tmp_path, "--seconds", "6", "--json")
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    check_batches_and_job(told)
+    # The job has every slot when the first chat comes.
+    assert told["job"]["items_left"] > 0
+    offline = [one for one in told["preemptions"]["examples"] if one["line"] == "offline"]
+    assert offline
+    assert all(one["id"].startswith(f"batch/{told['setting']['job']}/") for one in offline)
+    assert told["embeddings"]["nearest"] == "A queue grows when work arrives faster than it leaves."
 
 
 def test_a_trace_that_cannot_be_used_ends_the_demo_before_anything_starts(tmp_path: Path) -> None:

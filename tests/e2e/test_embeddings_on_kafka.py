@@ -11,6 +11,9 @@ import pytest
 from schemas.batches import BatchFormed
 from schemas.bus import Result
 from schemas.profile import MINILM_L6
+from services.gateway import batch
+from services.gateway.batch_file import check
+from services.gateway.batch_results import result_lines
 from services.gateway.vectors import vectors_of
 from tests.e2e.deployment import Deployment
 
@@ -67,6 +70,46 @@ async def test_texts_come_back_as_the_vectors_of_the_model_and_bad_ones_with_a_s
     }
     assert "embedding-request.v1" in outcomes["chat"].detail
     await encoders.check_record(ids)
+
+
+@pytest.mark.torch
+async def test_an_offline_job_of_texts_gives_vectors_in_openai_s_form(
+    encoders: Deployment, tmp_path: Path
+) -> None:
+    encoders.start_cell()
+    encoders.start_worker(0, "--engine", "minilm", "--max-batch", "8", "--threads", "1")
+    await encoders.wait_for_replicas(seconds=120)
+    path = tmp_path / "texts.jsonl"
+    inputs = ["This is an example sentence", ["Each sentence is converted", "What is a queue?"]]
+    path.write_text("".join(batch_line(f"row-{n}", text) for n, text in enumerate(inputs)))
+    checked = check(path)
+    header = checked.header("texts", None)
+    await batch.submit(encoders.bootstrap, checked, header, lambda _: None)
+    *_, done = [status async for status in batch.follow(encoders.bootstrap, "texts", 60)]
+    assert (done.report.state, done.report.completed) == ("completed", 2), encoders.log_tails()
+    first, second = [line async for line in result_lines(encoders.bootstrap, done)]
+    assert [first["custom_id"], second["custom_id"]] == ["row-0", "row-1"]
+    body = first["response"]["body"]
+    assert (body["object"], body["model"]) == ("list", MINILM_L6.model)
+    # "this is an example sentence" is five words of the vocabulary, between [CLS] and [SEP].
+    assert body["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    (only,) = body["data"]
+    assert (only["object"], only["index"], len(only["embedding"])) == ("embedding", 0, 384)
+    assert only["embedding"][:3] == pytest.approx([0.067657, 0.063496, 0.048713], abs=1e-5)
+    converted, queue = second["response"]["body"]["data"]
+    assert converted["embedding"][:3] == pytest.approx([0.086439, 0.102763, 0.005395], abs=1e-5)
+    assert (queue["index"], queue["embedding"][:3]) == (
+        1,
+        pytest.approx([-0.077128, -0.015862, -0.083551], abs=1e-5),
+    )
+    await encoders.check_record(["batch/texts/0", "batch/texts/1"])
+
+
+def batch_line(custom_id: str, text: str | list[str]) -> str:
+    """Return a line of an OpenAI batch file, as their documentation writes one."""
+    body = {"model": MINILM_L6.model, "input": text, "encoding_format": "float"}
+    line = {"custom_id": custom_id, "method": "POST", "url": "/v1/embeddings", "body": body}
+    return json.dumps(line) + "\n"
 
 
 def vectors(result: Result) -> list[list[float]]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from schemas.batch import ENDED, BatchControl, BatchStatus
+from schemas.policy import Override, Policy
 from services.gateway import batch
 from services.gateway.batch_file import check
 from services.gateway.batch_results import result_lines
-from tests.e2e.deployment import Deployment
+from tests.e2e.deployment import Deployment, decision_kinds
 
 
 def _file(directory: Path, count: int, model: str, **body: Any) -> Path:
@@ -27,9 +28,11 @@ def _file(directory: Path, count: int, model: str, **body: Any) -> Path:
     return path
 
 
-async def _submit(deployment: Deployment, path: Path, job: str) -> BatchStatus:
+async def _submit(
+    deployment: Deployment, path: Path, job: str, tenant: str | None = None
+) -> BatchStatus:
     checked = check(path)
-    header = checked.header(job, None)
+    header = checked.header(job, tenant)
     return await batch.submit(deployment.bootstrap, checked, header, lambda _: None)
 
 
@@ -120,3 +123,28 @@ async def test_a_job_waits_for_online_work_is_steered_and_tells_which_items_fail
     again = await _submit(deployment, path, "day")
     assert again.seq == done.seq
     await deployment.check_record([f"batch/day/{number}" for number in range(21)])
+
+
+async def test_a_job_whose_tenant_used_its_minute_up_waits_says_so_and_goes_on_when_it_may(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    minute = Override(tenant="acme", key="quota_tokens_per_minute", value=100)
+    await deployment.set_policy(Policy(version=2, overrides=(minute,)))
+    deployment.start_cell()
+    deployment.start_worker()
+    await deployment.wait_for_replicas()
+    path = _file(tmp_path, 20, deployment.profile.model)
+    await _submit(deployment, path, "metered", "acme")
+    await deployment.until_recorded(
+        "job was held", lambda entries: decision_kinds(entries)["job-held.v1"] > 0
+    )
+    waiting = (await batch.standing(deployment.bootstrap)).jobs["metered"]
+    assert waiting.report.state == "running"
+    assert "acme may use 100 a minute" in waiting.report.detail
+    # An item asks for some 20 tokens.
+    assert waiting.report.released < 8
+    await deployment.set_policy(Policy(version=3))
+    done = await _ended(deployment, "metered")
+    assert (done.report.state, done.report.completed, done.report.rejected) == ("completed", 20, 0)
+    assert dict(done.report.held)["quota"] > 0
+    await deployment.check_record([f"batch/metered/{number}" for number in range(20)])

@@ -77,6 +77,7 @@ def eventful_world() -> World:
     first.stop()
     offline_jobs(world)
     embeddings(world)
+    job_of_a_tenant_with_a_quota(world)
     world.run_until_all_ended()
     world.check()
     return world
@@ -120,7 +121,7 @@ def early_requests(world: World) -> None:
 
 
 def offline_jobs(world: World) -> None:
-    """Let jobs be received, refused, sent on, held back by online work, steered and finished."""
+    """Let jobs be received, refused, sent on, held back, steered and finished."""
     world.submit_job("elsewhere", 1, model="other")
     world.submit_job("nowhere", 1, model="nowhere-m")
     world.submit_job("night", 14, chunk=8)
@@ -133,6 +134,13 @@ def offline_jobs(world: World) -> None:
     world.run(for_us=300 * MS)
     world.steer("dropped", "cancel")
     while len(world.jobs_finished) < 2:
+        world.run(for_us=100 * MS)
+
+
+def job_of_a_tenant_with_a_quota(world: World) -> None:
+    """Let a job wait for its tenant's quota: one of it may run, and one more stands ready."""
+    world.submit_job("one-at-a-time", 8, tenant="tenant-1")
+    while len(world.jobs_finished) < 3:
         world.run(for_us=100 * MS)
 
 

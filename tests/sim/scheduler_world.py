@@ -152,11 +152,25 @@ class World:
             )
         )
 
-    def submit_job(self, job: str, count: int, *, model: str = "m", chunk: int = 50) -> None:
+    def submit_job(
+        self,
+        job: str,
+        count: int,
+        *,
+        model: str = "m",
+        tenant: str | None = None,
+        chunk: int = 50,
+    ) -> None:
         """Send a job of `count` items, in records of `chunk` items."""
         self.send(
             JobSubmitted(
-                at_us=0, job=job, model=model, endpoint="/v1/completions", items=count, offset=0
+                at_us=0,
+                job=job,
+                model=model,
+                tenant=tenant,
+                endpoint="/v1/completions",
+                items=count,
+                offset=0,
             )
         )
         for first in range(0, count, chunk):
@@ -327,7 +341,9 @@ class World:
             elif isinstance(decision, b.ItemsReleased):
                 for number in range(decision.first, decision.first + decision.count):
                     name = request_id(decision.job, number)
-                    self.submit(name, tier="batch", output=4 + number % 9)
+                    self.submit(
+                        name, tier="batch", tenant=decision.report.tenant, output=4 + number % 9
+                    )
             elif isinstance(decision, b.JobFinished):
                 self.jobs_finished.append(decision)
             elif isinstance(decision, ForReplica):

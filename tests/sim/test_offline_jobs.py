@@ -10,7 +10,7 @@ from schemas import decisions as d
 from schemas.batch import request_id
 from schemas.decisions import Decision
 from schemas.facts import Fact
-from schemas.policy import Policy
+from schemas.policy import Override, Policy
 from services.scheduler.state import State
 from services.scheduler.step import governing, step
 from tests.sim.scheduler_world import KILLS, MS, SECOND, World
@@ -52,6 +52,44 @@ def test_each_item_ends_once_though_the_cell_and_a_replica_die_beside_online_tra
     assert {name: ended[name] for name in wanted} == dict.fromkeys(wanted, 1)
     reports = {one.job: one.report for one in world.jobs_finished}
     assert (reports["night"].completed, reports["other"].completed) == (90, 40)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_whose_tenant_uses_its_quotas_up_loses_no_item_and_holds_no_other_job_back(
+    seed: int,
+) -> None:
+    quotas = {"queued_requests": 3, "running_requests": 3, "tokens_per_minute": 900}
+    overrides = tuple(
+        Override(tenant="x", key=f"quota_{key}", value=value) for key, value in quotas.items()
+    )
+    policy = replace(Policy(), offline_idle_ms=50, offline_release_max=16, overrides=overrides)
+    world = World(seed=seed, policy=policy)
+    world.add_replica(0, max_batch=6)
+    world.submit_job("of x", 60, tenant="x")
+    world.submit_job("another of x", 20, tenant="x")
+    world.submit_job("of y", 60, tenant="y")
+    world.kill = lambda: world.random.choice(KILLS) if world.random.random() < 0.02 else None
+    for number in range(60):
+        tenant = world.random.choice("xy")
+        world.submit(f"online-{number}", tenant=tenant, output=world.random.randrange(2, 30))
+        world.run(for_us=world.random.randrange(120 * MS))
+    while len({one.job for one in world.jobs_finished}) < 3:
+        assert world.now_us < 3_000 * SECOND, "the jobs never ended"
+        world.run(for_us=SECOND)
+    world.kill = lambda: None
+    world.run(for_us=SECOND)
+    world.run_until_all_ended()
+    world.check()
+    refused = [name for name, (end, *_) in world.outcomes.items() if end.outcome == "rejected"]
+    assert refused, "online requests of x meet its quota"
+    assert all(name.startswith("online-") for name in refused)
+    reports = {one.job: one.report for one in world.jobs_finished}
+    assert [reports[job].completed for job in ("of x", "another of x", "of y")] == [60, 20, 60]
+    assert dict(reports["of x"].held)["quota"] > 60 * SECOND
+    assert "quota" not in dict(reports["of y"].held)
+    ended_us = {job: report.ended_us or 0 for job, report in reports.items()}
+    # It would wait for the minutes of x otherwise.
+    assert ended_us["of y"] + 30 * SECOND < min(ended_us["of x"], ended_us["another of x"])
 
 
 def test_a_job_of_100_000_items_is_run_in_bounded_memory_and_a_few_decisions_an_item() -> None:

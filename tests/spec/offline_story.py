@@ -59,8 +59,14 @@ def control(action: Action, job: str = "j", *, at: float = 0, model: str = "m") 
 
 
 def item(
-    number: int, job: str = "j", *, at: float = 0, prompt: int = 16, output: int = 16
+    number: int,
+    job: str = "j",
+    *,
+    at: float = 0,
+    prompt: int = 16,
+    output: int = 16,
+    tenant: str | None = None,
 ) -> RequestArrived:
     """Return the arrival of the request that an item of a job became."""
     name = request_id(job, number)
-    return arrived(name, at=at, prompt=prompt, output=output, tier="batch")
+    return arrived(name, at=at, prompt=prompt, output=output, tier="batch", tenant=tenant)

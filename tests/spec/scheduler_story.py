@@ -8,6 +8,7 @@ blocks of 16; and a replica has 10 blocks and runs 4 requests at once.
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from schemas import decisions as d
 from schemas import facts as f
 from schemas.decisions import Decision
 from schemas.facts import Fact
@@ -319,3 +320,17 @@ def left(
 def with_policy(**changes: Any) -> Policy:
     """Return the default policy with these fields changed."""
     return replace(Policy(), name="changed", **changes)
+
+
+def asked(story: Story) -> list[str]:
+    """Return who was asked to leave for another at the last `when`."""
+    return [
+        item.id
+        for item in story.decisions
+        if isinstance(item, d.LeaveAsked) and item.cause == "preempted"
+    ]
+
+
+def dispatched(story: Story) -> list[str]:
+    """Return who was dispatched at the last `when`."""
+    return [item.id for item in story.decisions if isinstance(item, d.RequestDispatched)]

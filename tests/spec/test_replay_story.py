@@ -1,12 +1,15 @@
 """A request's story names every part of its time, and the waits add up to what was recorded."""
 
+from dataclasses import fields
+from typing import get_args
+
 import pytest
 
 from schemas import decisions as d
 from schemas import facts as f
 from schemas.codec import decode_line
 from services.cli._waterfall import headline, present_words
-from streams.story import Story, tell
+from streams.story import DECISIONS, SAID, Story, tell
 from streams.story_sources import Sieve
 from tests.spec.replay_ledger import HandMade, begun, takeover
 from tests.spec.scheduler_story import (
@@ -306,6 +309,26 @@ def test_a_request_that_was_passed_over_counts_it() -> None:
     made.tell(arrived("big", at=3, prompt=16 * 4, output=16)).tell(arrived("small", at=4))
     assert story_of("big", made).passed_over == 1
     assert "passed over: big (needs 5 blocks, 3 free)" in str(story_of("small", made).events)
+
+
+def test_every_decision_that_names_a_request_has_its_place_in_the_story() -> None:
+    naming = {kind for kind in get_args(d.Decision) if "id" in {one.name for one in fields(kind)}}
+    assert d.RoomKept in naming
+    assert naming == DECISIONS.keys() | SAID.keys()
+
+
+def test_room_that_is_kept_for_a_request_is_told_with_the_numbers() -> None:
+    policy = with_policy(starvation_cap_ms=100, room_kept_after_pct=50)
+    made = begun(ready(at=1), policy=policy)
+    # 8 of 10 blocks are taken; "a" needs 4, and waits for 50 ms, half of the cap.
+    made.tell(arrived("large", at=2, prompt=100, output=28)).tell(arrived("a", at=3, output=48))
+    made.tell(tick(53)).tell(arrived("small", at=54))
+    story = story_of("a", made)
+    (kept,) = [one for one in story.events if one.what == "room is kept"]
+    assert kept.detail == (
+        "nothing else goes to m/0: it has waited 51 ms, longer than 50 ms, and needs 4 KV blocks,"
+        " 2 are free"
+    )
 
 
 def test_nobody_knows_an_unknown_request() -> None:

@@ -7,7 +7,9 @@ from tests.spec.scheduler_story import (
     Story,
     a,
     arrived,
+    asked,
     cancel,
+    dispatched,
     draining,
     failed,
     finished,
@@ -21,19 +23,6 @@ from tests.spec.scheduler_story import (
 )
 
 QUEUED = a(d.RequestQueued)
-
-
-def asked(story: Story) -> list[str]:
-    """Return who was asked to leave for another at the last `when`."""
-    return [
-        item.id
-        for item in story.decisions
-        if isinstance(item, d.LeaveAsked) and item.cause == "preempted"
-    ]
-
-
-def dispatched(story: Story) -> list[str]:
-    return [item.id for item in story.decisions if isinstance(item, d.RequestDispatched)]
 
 
 def four_batch_jobs() -> Story:
@@ -392,39 +381,3 @@ def test_one_that_runs_because_it_waited_past_its_cap_stays() -> None:
     assert dispatched(story.when(finished("r0", at=12))) == ["b"]
     assert asked(story) == []
     assert not any(story.state.models["m"].yielding)
-
-
-def test_a_starved_one_gets_the_place_and_the_higher_one_asks_for_another() -> None:
-    story = given(
-        ready(batch=2),
-        arrived("n0"),
-        arrived("n1"),
-        policy=with_policy(starvation_cap_ms=10),
-    )
-    story.when(arrived("b", at=1, tier="batch"))
-    assert asked(story.when(arrived("r", at=2, tier="realtime"))) == ["n1"]
-    # "b" has waited for its cap, but nobody leaves for the lowest tier; and one leaves for "r". It
-    # lacks a place and no KV, so no room is kept for it.
-    story.when(tick(12)).then_nothing()
-    story.when(left("n1", at=13, cause="preempted", output=5))
-    assert dispatched(story) == ["b"]
-    assert asked(story) == ["n0"]
-
-
-def test_of_those_that_join_behind_full_replicas_only_one_for_whom_others_may_leave_is_tried() -> (
-    None
-):
-    story = given(ready(batch=1), arrived("n"), arrived("waits"))
-    story.when(arrived("same", at=1)).then(QUEUED)
-    story.when(arrived("lower", at=2, tier="batch")).then(QUEUED)
-    assert asked(story.when(arrived("higher", at=3, tier="critical"))) == ["n"]
-    # The place that "n" gives up is claimed already.
-    assert asked(story.when(arrived("next", at=4, tier="critical"))) == []
-
-
-def test_who_leaves_runs_on_the_replica_that_has_somebody_to_leave() -> None:
-    story = given(
-        ready(0, batch=1), ready(1, batch=1), arrived("r0", tier="realtime"), arrived("n")
-    )
-    assert story.state.requests["n"].slot == 1
-    assert asked(story.when(arrived("r1", at=1, tier="realtime"))) == ["n"]

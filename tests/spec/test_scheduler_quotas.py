@@ -14,6 +14,7 @@ from tests.spec.scheduler_story import (
     failed,
     finished,
     given,
+    left,
     policy_is,
     ready,
     tick,
@@ -118,6 +119,26 @@ def test_a_tenant_with_as_many_running_as_it_may_is_held_back_and_the_others_go_
         a(d.RequestEnded),
         a(d.RequestDispatched, id="x1", waits=(("quota", 20_000),)),
     )
+
+
+def test_a_tenant_for_whose_request_others_left_is_held_back_once_and_told_so_once() -> None:
+    story = given(ready(batch=2), policy=quota(running_requests=1))
+    story.when(arrived("y0", tenant="y", tier="batch"), arrived("y1", tenant="y", tier="batch"))
+    # Both may run as far as the quota goes, so one of y is asked to leave for each of them.
+    story.when(arrived("x0", tenant="x", tier="realtime", at=1))
+    story.then(a(d.RequestQueued), a(d.LeaveAsked), a(d.QueueBlocked))
+    story.when(arrived("x1", tenant="x", tier="critical", at=2))
+    story.then(a(d.RequestQueued), a(d.LeaveAsked))
+    story.when(left("y1", at=3, cause="preempted"))
+    story.then(a(d.RequestPreempted), a(d.RequestDispatched, id="x0"))
+    story.when(left("y0", at=4, cause="preempted")).then(
+        a(d.RequestPreempted),
+        a(d.TenantHeld, head="x1"),
+        # The room that was made does not stand empty meanwhile.
+        a(d.RequestDispatched, id="y0"),
+    )
+    story.when(arrived("y2", tenant="y", tier="batch", at=5)).then(a(d.RequestQueued))
+    story.when(finished("x0", at=6)).then(a(d.RequestEnded), a(d.RequestDispatched, id="x1"))
 
 
 def test_a_wait_in_which_the_tenant_was_held_back_for_a_while_adds_up() -> None:
