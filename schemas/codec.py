@@ -67,8 +67,8 @@ _BUS: TypeAdapter[BusMessage] = TypeAdapter(
     Annotated[BusMessage, Field(discriminator="kind")],
 )
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
-# An entry as pydantic writes it. Each fact and decision is written by its own class's serializer: to
-# find that in the union of all classes takes as long as all the rest.
+# An entry as pydantic writes it. The serializer of its own class writes each fact and decision: to
+# find the class in the union of all takes as long as all the rest.
 _ENTRY_FORM = (
     b'{"kind":"ledger-entry.v1","cell":%d,"seq":%d,"epoch":%d,"source":%b,"policy_version":%d'
     b',"policy_digest":%b,"fact":%b,"decisions":%b}'
@@ -146,7 +146,12 @@ def decode_line(raw: bytes) -> Line:
         entry = _ENTRY.validate_json(body)
     except ValidationError as error:
         raise CodecError(explain(error)) from error
-    return Line(entry, raw[-_CHAIN_CHARS - 2 : -2].decode(errors="replace"), raw)
+    return Line(entry, told_chain(raw), raw)
+
+
+def told_chain(raw: bytes) -> str:
+    """Return the chain that the ledger line `raw` ends in; nothing of sense if it is not one."""
+    return raw[-_CHAIN_CHARS - 2 : -2].decode(errors="replace")
 
 
 def chain_of(raw: bytes, chain_before: str) -> str:

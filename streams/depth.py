@@ -4,9 +4,13 @@ May touch schemas and, to begin from a snapshot, read a core State. Must not rea
 bus: times and offsets are handed in. A request that backs off neither waits nor runs.
 """
 
-from typing import Literal
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Literal, get_args
 
 from schemas import decisions as d
+from schemas import facts as f
 from schemas.bus import ModelDepth
 from schemas.facts import OwnerTookOver, ProfileSet
 from schemas.ids import cell_of
@@ -31,6 +35,53 @@ _STAGE_AFTER: dict[type, Stage] = {
     d.RequestPreempted: "waiting",
 }
 _NONE: dict[Stage, int] = {"waiting": 0, "running": 0, "backoff": 0}
+
+# One decision that moves a request: its stage from now on, or None for its end; its id and model.
+Move = tuple[Stage | None, str, str]
+
+# A quote inside a JSON string is escaped, so this stands only where an object with a kind begins.
+_KIND = re.compile(rb'\{"kind":"([^"]*)"')
+_MOVE = re.compile(rb'\{"kind":"([^"]*)","id":"([^"\\]*)","model":"([^"\\]*)"')
+
+
+def _kinds(*classes: type) -> frozenset[bytes]:
+    return frozenset(str(fields(one)[0].default).encode() for one in classes)
+
+
+# Facts that tell a depth nothing by themselves and hold no other object with a kind.
+_COMMON = _kinds(
+    f.ClockTicked,
+    f.RequestArrived,
+    f.RequestRefused,
+    f.CancelAsked,
+    f.ReplicaHeartbeat,
+    f.WorkStarted,
+    f.WorkProgressed,
+    f.WorkGrows,
+    f.WorkFinished,
+    f.WorkFailed,
+    f.WorkLeft,
+)
+_STAGES_BY_CLASS: dict[type, Stage | None] = {**_STAGE_AFTER, d.RequestEnded: None}
+_STAGES: dict[bytes, Stage | None] = {}
+for _class, _stage in _STAGES_BY_CLASS.items():
+    _STAGES.update(dict.fromkeys(_kinds(_class), _stage))
+_DECISIONS = _kinds(*get_args(d.Decision))
+
+
+def moves_of(line: bytes) -> list[Move] | None:
+    """Return what the ledger line of an owner does to the depth, without decoding it.
+
+    None where a look at its bytes does not tell: of rare facts, of kinds that are not known here,
+    and of names that JSON writes with escapes. Such a line is decoded and given to `fold`.
+    """
+    _, fact, *kinds = _KIND.findall(line)
+    if fact not in _COMMON or not _DECISIONS.issuperset(kinds):
+        return None
+    found = [move for move in _MOVE.findall(line) if move[0] in _STAGES]
+    if len(found) != sum(kind in _STAGES for kind in kinds):
+        return None
+    return [(_STAGES[kind], name.decode(), model.decode()) for kind, name, model in found]
 
 
 class DepthFold:
@@ -69,6 +120,14 @@ class DepthFold:
             elif isinstance(decision, d.RequestEnded):
                 # One that was refused at the door was never in a stage.
                 self._leave(decision.id)
+
+    def move(self, moves: Iterable[Move]) -> None:
+        """Take in what `moves_of` found in a line that counts."""
+        for stage, request_id, model in moves:
+            if stage is None:
+                self._leave(request_id)
+            else:
+                self._move(request_id, model, stage)
 
     def models(self) -> tuple[ModelDepth, ...]:
         """Return the depth of each model that the cell serves or has requests of, by name.

@@ -6,7 +6,7 @@ drops one that it has seen. Touches no network itself; payloads come through `So
 """
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, cast, get_args
 
 from schemas import batch_decisions as b
 from schemas import bus as messages
@@ -84,7 +84,7 @@ class Effect:
 
 
 # Decisions that the world sees nothing of, but in the ledger.
-SILENT = (
+SILENT: tuple[type, ...] = (
     d.RequestQueued,
     d.CancelIgnored,
     d.QueueBlocked,
@@ -99,6 +99,9 @@ SILENT = (
     WindowOpened,
     BatchFormed,
 )
+# Told apart by class, without a look at each: most decisions are silent, and there are thousands.
+_SILENT = frozenset(SILENT)
+_JOB = frozenset(get_args(b.JobDecision))
 
 
 async def effects_of(entry: Entry, sources: Sources, cells: int) -> list[Effect]:
@@ -108,15 +111,16 @@ async def effects_of(entry: Entry, sources: Sources, cells: int) -> list[Effect]
         whatever `sources` raises when the bus does not answer.
     """
     effects: list[Effect] = []
+    of_entry = _headers(entry)
     for index, decision in enumerate(entry.decisions):
-        if isinstance(decision, SILENT):
+        if type(decision) in _SILENT:
             continue
-        if isinstance(decision, b.JobDecision):
-            found = await _of_job(entry, decision, sources)
+        if type(decision) in _JOB:
+            found = await _of_job(entry, cast("b.JobDecision", decision), sources)
         else:
             found = await _messages(entry, decision, sources, cells)
         for topic, partition, key, value, extra in found:
-            headers = [*_headers(entry, index), *extra]
+            headers = [*of_entry, (messages.HEADER_INDEX, b"%d" % index), *extra]
             effects.append(Effect(topic, partition, key.encode(), value, headers, entry.seq, index))
     return effects
 
@@ -334,10 +338,10 @@ async def _routed(
     return [(REQUESTS, to, key, raw, extra) for to in to_cells if to != cell]
 
 
-def _headers(entry: Entry, index: int) -> Headers:
+def _headers(entry: Entry) -> Headers:
+    """Return what the headers of all the entry's messages begin with; the index comes behind."""
     return [
         (messages.HEADER_CELL, b"%d" % entry.cell),
         (messages.HEADER_EPOCH, b"%d" % entry.epoch),
         (messages.HEADER_SEQ, b"%d" % entry.seq),
-        (messages.HEADER_INDEX, b"%d" % index),
     ]

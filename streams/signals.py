@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from schemas.bus import DepthSignal, ModelDepth, dead_letter
-from schemas.codec import CodecError, encode
+from schemas.codec import CodecError, decode_line, encode
 from schemas.continuity import Continuity
+from schemas.ledger import Entry
 from schemas.topics import DEAD_LETTER, LEDGER, SIGNALS, SNAPSHOTS
 from services import bus
-from streams.depth import DepthFold, Freshness
+from streams.depth import DepthFold, Freshness, Move, moves_of
 from streams.recovery import best_snapshot, last_marks
 from streams.snapshots import Pointer
 
@@ -249,13 +250,32 @@ class Depths:
     def _fold(self, held: CellDepth, offset: int, value: bytes | None) -> None:
         before = held.continuity.position()
         try:
-            lines = held.continuity.admit(value)
+            folded = self._read_record(held.continuity, value)
         except CodecError:
             held.continuity = Continuity(before)
             raise
-        for line in lines:
-            held.fold.fold(line.entry)
+        for found in folded:
+            if isinstance(found, Entry):
+                held.fold.fold(found)
+            else:
+                held.fold.move(found)
         held.next_offset = offset + 1
+
+    @staticmethod
+    def _read_record(continuity: Continuity, value: bytes | None) -> list[Entry | list[Move]]:
+        """Return what counts of a record, decoded only where that must be.
+
+        Raises:
+            CodecError: the ledger cannot be followed here.
+        """
+        lines = continuity.vouched(value)
+        if lines is None:
+            return [line.entry for line in continuity.admit(value)]
+        found: list[Entry | list[Move]] = []
+        for line in lines:
+            moves = moves_of(line)
+            found.append(decode_line(line).entry if moves is None else moves)
+        return found
 
     async def _break(self, held: CellDepth, offset: int, value: bytes | None, reason: str) -> None:
         """Give a ledger up at `offset`: what follows cannot be counted, so it is unknown."""

@@ -7,7 +7,7 @@ behind an altered entry: it keeps what is there and marks that the chain does no
 import re
 from dataclasses import dataclass, field
 
-from schemas.codec import CodecError, chain_of, decode_line, split_record
+from schemas.codec import CodecError, chain_of, decode_line, split_record, told_chain
 from schemas.ledger import Entry
 from services.recorder.native import Column
 
@@ -23,7 +23,6 @@ _HEAD = re.compile(
     rb'"policy_version":(\d+),"policy_digest":"([^"\\]*)",'
     rb'"fact":\{"kind":"([^"\\]*)","at_us":(\d+)[,}]'
 )
-_CHAIN_CHARS = 16
 
 
 @dataclass(slots=True)
@@ -126,7 +125,7 @@ class LedgerReader:
         except CodecError as error:
             return str(error)
         for number, raw in enumerate(lines):
-            vouched = self.chain is not None and chain_of(raw, self.chain) == _told_chain(raw)
+            vouched = self.chain is not None and chain_of(raw, self.chain) == told_chain(raw)
             try:
                 head = _head(raw, vouched=vouched)
                 _check_range(head, self.cell)
@@ -139,7 +138,7 @@ class LedgerReader:
             # The first entry that is read has no known one before it to be compared with.
             holds = vouched or self.chain is None
             if counts:
-                self.chain = _told_chain(raw)
+                self.chain = told_chain(raw)
                 self.next_seq = head.seq + 1
             else:
                 self.void_entries += 1
@@ -170,10 +169,6 @@ class Head:
     policy_digest: bytes
     fact_kind: bytes
     at_us: int
-
-
-def _told_chain(raw: bytes) -> str:
-    return raw[-_CHAIN_CHARS - 2 : -2].decode(errors="replace")
 
 
 def _head(raw: bytes, *, vouched: bool) -> Head:

@@ -14,7 +14,7 @@ from schemas.ids import cell_of
 from schemas.ledger import GENESIS_CHAIN
 from services.scheduler.snapshot import encode_pieces, freeze, thaw
 from services.scheduler.state import State
-from streams.depth import DepthFold, Freshness
+from streams.depth import DepthFold, Freshness, moves_of
 from tests.spec.signals_story import Ledger, RandomRun, arrived, profile, ready
 
 
@@ -44,6 +44,44 @@ def test_the_depth_is_the_cores_own_at_every_seq(seed: int) -> None:
     assert deepest > 3, "the run put nothing to the test"
     for kind in ("request-dispatched.v1", "attempt-lost.v1", "request-returned.v1"):
         assert kinds[kind] > 20, f"seed {seed} had too few {kind}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_line_is_folded_alike_whether_it_is_decoded_or_not(seed: int) -> None:
+    decoded, seen = DepthFold(cell=0), DepthFold(cell=0)
+    chain, undecoded = GENESIS_CHAIN, 0
+    for entry in RandomRun(seed, Ledger()).entries(1_000):
+        line, chain = encode_entry(entry, chain)
+        moves = moves_of(line)
+        decoded.fold(entry)
+        if moves is None:
+            seen.fold(entry)
+        else:
+            seen.move(moves)
+            undecoded += 1
+        assert seen.models() == decoded.models(), f"seed {seed}, seq {entry.seq}"
+    assert undecoded > 700, "most lines of a run are of common kinds"
+
+
+@pytest.mark.parametrize(
+    "name", ['quo"ted', "back\\slash", '{"kind":"request-ended.v1","id":"a","model":"alpha"}']
+)
+def test_a_line_with_a_name_that_json_escapes_is_decoded(name: str) -> None:
+    ledger = Ledger()
+    for fact in (profile("alpha"), ready("alpha", 0, "life")):
+        ledger.tell(fact)
+    entry = ledger.tell(arrived(name, "alpha"))
+    assert entry.decisions, "the request is queued"
+    assert moves_of(encode_entry(entry, GENESIS_CHAIN)[0]) is None
+
+
+def test_a_line_of_a_kind_that_is_not_known_here_is_decoded() -> None:
+    ledger = Ledger()
+    line, _ = encode_entry(ledger.tell(f.ClockTicked(at_us=1)), GENESIS_CHAIN)
+    assert moves_of(line) == []
+    assert moves_of(line.replace(b"clock-ticked.v1", b"clock-ticked.v2")) is None
+    later = line.replace(b'"decisions":[', b'"decisions":[{"kind":"request-moved.v1"}')
+    assert moves_of(later) is None
 
 
 @pytest.mark.parametrize("seed", range(4))
