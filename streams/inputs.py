@@ -57,6 +57,7 @@ class Inputs:
             TopicPartition(REQUESTS, cell),
             self._jobs,
         ]
+        self._others = [part for part in self._partitions if part != self._jobs]
         self._started = False
         self._raw: dict[Source, bytes] = {}
         self._raw_again: dict[tuple[str, int], Payloads[bytes]] = {}
@@ -121,18 +122,7 @@ class Inputs:
         Raises:
             bus.BusError: the broker is silent, or the consumer stands still before the end.
         """
-        # By itself and first: the client empties one partition before it turns to the next, and
-        # thousands of requests that wait to be read must not keep a new policy waiting.
-        call = self._consumer.getmany(self._config, timeout_ms=0, max_records=records_max)
-        got = dict(await bus.bounded(call, "answer a fetch"))
-        if not got:
-            call = self._consumer.getmany(self._jobs, timeout_ms=0, max_records=JOB_RECORDS_MAX)
-            got = dict(await bus.bounded(call, "answer a fetch"))
-            others = [part for part in self._partitions if part != self._jobs]
-            call = self._consumer.getmany(
-                *others, timeout_ms=0 if got else wait_ms, max_records=records_max
-            )
-            got.update(await bus.bounded(call, "answer a fetch"))
+        got = await bus.bounded(self._getmany(wait_ms, records_max), "answer a fetch")
         now_s = time.monotonic()
         self._moved_s.update(dict.fromkeys(got, now_s))
         # Each by itself: heartbeats come all the time, and say nothing about the requests.
@@ -140,6 +130,22 @@ class Inputs:
         if quiet:
             await self._check_moving(quiet)
         return [record for part in self._partitions for record in got.get(part, ())]
+
+    async def _getmany(
+        self, wait_ms: int, records_max: int
+    ) -> dict[TopicPartition, list[RawRecord]]:
+        # By itself and first: the client empties one partition before it turns to the next, and
+        # thousands of requests that wait to be read must not keep a new policy waiting.
+        got = await self._consumer.getmany(self._config, timeout_ms=0, max_records=records_max)
+        if got:
+            return got
+        got = await self._consumer.getmany(self._jobs, timeout_ms=0, max_records=JOB_RECORDS_MAX)
+        got.update(
+            await self._consumer.getmany(
+                *self._others, timeout_ms=0 if got else wait_ms, max_records=records_max
+            )
+        )
+        return got
 
     async def _check_moving(self, partitions: list[TopicPartition]) -> None:
         """Find out whether partitions that gave nothing have nothing.

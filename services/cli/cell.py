@@ -1,6 +1,5 @@
 """`headway cell`: a cell process, which shares the cells with others of its group."""
 
-import gc
 import sys
 
 import click
@@ -8,6 +7,7 @@ import click
 from schemas.topics import CELLS_DEFAULT
 from services.cli._process import (
     broker_of,
+    collect_seldom,
     log_to_stderr,
     run_until_stopped,
     settings_of_part,
@@ -18,8 +18,8 @@ from streams.counting import counter_of
 # Snapshots are encoded in a thread; a short interval keeps the owner's loop responsive meanwhile.
 SWITCH_INTERVAL_S = 0.001
 # What a cell remembers holds no cycles, and looking for some among all of it stops the loop for
-# 100 ms; the young generations, where the client's cycles die, are looked at as ever.
-GC_THRESHOLDS = (10_000, 20, 10_000)
+# 100 ms: so, as good as never.
+FULL_COLLECTION_EVERY = 10_000
 
 
 @click.command(epilog="Example: HEADWAY_KAFKA=127.0.0.1:9092 headway cell")
@@ -38,6 +38,6 @@ def command(*, cells: int) -> None:
     """
     log_to_stderr()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_seldom(FULL_COLLECTION_EVERY)
     process = Cells(broker_of(settings_of_part()), counter_of)
     run_until_stopped(process.run(cells), process.stop)

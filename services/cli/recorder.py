@@ -4,6 +4,7 @@ import click
 
 from services.cli._process import (
     broker_of,
+    collect_seldom,
     log_to_stderr,
     run_until_stopped,
     settings_of_part,
@@ -32,6 +33,7 @@ def command(*, port: int, state_dir: str | None) -> None:
     that HEADWAY_CLICKHOUSE names, or else in one in this process, which answers on 127.0.0.1.
     """
     log_to_stderr()
+    collect_seldom()
     chosen = settings_of_part(state_dir)
     broker_of(chosen)
     recorder = Recorder(chosen, port=port, ready=_say_ready)

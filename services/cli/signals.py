@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from services.cli._process import broker_of, log_to_stderr, settings_of_part
+from services.cli._process import broker_of, collect_seldom, log_to_stderr, settings_of_part
 from streams.app import SignalsError, run
 
 
@@ -17,6 +17,7 @@ def command() -> None:
     headway.signals. Ends with a non-zero exit code when a processor fails, to be started again.
     """
     log_to_stderr()
+    collect_seldom()
     chosen = settings_of_part()
     try:
         asyncio.run(run(broker_of(chosen), state_dir=chosen.state_dir / "signals"))

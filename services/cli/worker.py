@@ -10,6 +10,7 @@ from schemas.profile import SMOLLM2_135M, kv_bytes_per_token
 from services.bus import BusError
 from services.cli._process import (
     broker_of,
+    collect_seldom,
     log_to_stderr,
     run_until_stopped,
     settings_of_part,
@@ -102,6 +103,7 @@ def command(*, model: str, slot: int, **options: object) -> None:
     cell has no place for it.
     """
     log_to_stderr()
+    collect_seldom()
     load = _loader(model, options)
     service = WorkerService(broker_of(settings_of_part()), model, slot, load)
     try:
