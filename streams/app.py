@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import faust
+from faust.transport.drivers import aiokafka as driver
 
 from schemas.topics import LEDGER
 from services import bus
@@ -39,6 +40,10 @@ EXIT_HUNG = 75
 # A broker that is away at the start is asked again after this pause.
 BROKER_RETRY_S = 1.0
 HEARTBEAT_S = bus.SESSION_MS / 6000
+# The broker answers a fetch once so much is there, or after so long: a depth is told once a second,
+# and to take the ledger record by record costs broker and signals a fetch for each.
+GATHER_BYTES = 1024 * 1024
+GATHER_MS = 400
 # What Faust and its parts say below these is of no use to an operator and comes in floods: the
 # client tells each failed attempt to connect; we tell once that the broker is away.
 LOG_LEVELS = {"faust": logging.ERROR, "mode": logging.ERROR, "aiokafka": logging.CRITICAL}
@@ -96,6 +101,27 @@ class FaustApp(Protocol):
         ...
 
 
+class _GatheringThread(driver.AIOKafkaConsumerThread):
+    def _create_worker_consumer(self, transport: Any) -> Any:
+        consumer = super()._create_worker_consumer(transport)
+        # Faust has no settings for these, and the client reads them when it starts.
+        for name, value in (("_fetch_min_bytes", GATHER_BYTES), ("_fetch_max_wait_ms", GATHER_MS)):
+            assert hasattr(consumer, name), f"aiokafka's consumer has no {name} any more"  # noqa: S101 - of a fixed version
+            setattr(consumer, name, value)
+        return consumer
+
+
+class _GatheringConsumer(driver.Consumer):
+    def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
+        return _GatheringThread(self, loop=self.loop, beacon=self.beacon)
+
+
+class _GatheringTransport(driver.Transport):
+    """Faust's own, which lets the broker gather what it gives."""
+
+    Consumer = _GatheringConsumer
+
+
 def make_app(bootstrap: str, state_dir: Path) -> FaustApp:
     """Return a Faust app with nothing in it yet.
 
@@ -121,6 +147,7 @@ def make_app(bootstrap: str, state_dir: Path) -> FaustApp:
         broker_request_timeout=bus.CALL_S_MAX,
         stream_wait_empty=False,  # without acks there is nothing to wait for
     )
+    app.transport = _GatheringTransport(app.conf.broker_consumer, app)
     return cast("FaustApp", app)
 
 
