@@ -30,7 +30,7 @@ class RecorderLimits:
 
     batch_rows: int = 20_000
     batch_bytes: int = 8 * MIB
-    batch_ms: int = 500
+    batch_ms: int = 750
     fetch_bytes: int = MIB
     gather_bytes: int = 256 * 1024
     retry_ms_first: int = 100
