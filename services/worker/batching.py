@@ -233,7 +233,8 @@ class BatchingEngine:
         leavers = (t for t in self._waiting.values() if t.leaving)
         for text in chain(leavers, heads):
             blocks = text.work.reserved_blocks
-            yield Waiting(text.key, blocks, text.prefill_left, text.leaving is not None)
+            leaving = text.leaving is not None
+            yield Waiting(text.key, blocks, text.prefill_left, leaving, text.work.patient)
 
     def _running_views(self) -> list[Running]:
         return [
@@ -243,6 +244,7 @@ class BatchingEngine:
                 text.prefill_left,
                 text.leaving is not None,
                 text.room(self._info.block_tokens) < 1,
+                text.work.patient,
             )
             for key, text in self._running.items()
         ]

@@ -31,6 +31,7 @@ def work_of(command: messages.Work) -> Work:
         grows=command.grows,
         texts=command.texts,
         batch=None if command.batch is None else (command.batch.batch, command.batch.size),
+        patient=command.tier == "batch",
     )
 
 

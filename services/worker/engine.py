@@ -72,6 +72,8 @@ class Work:
         prompt_tokens: For engines that have no tokenizer: how long to take the prompt to be.
         batch: On a one-shot engine, the number of the batch that it rides in, and how many
             requests ride in it; None rides alone.
+        patient: Whether its prompt gives way to others: it advances in small pieces, so that who
+            comes meanwhile does not wait long for the end of an iteration.
     """
 
     id: str
@@ -89,6 +91,7 @@ class Work:
     grows: bool = False
     texts: tuple[str, ...] | None = None
     batch: tuple[int, int] | None = None
+    patient: bool = False
 
     @property
     def key(self) -> WorkKey:

@@ -1,11 +1,13 @@
 """What the next iteration does: who leaves, who joins, which prompts advance, who decodes. Pure.
 
 Continuous batching, planned anew before every step from plain data: no clock, no tensors, no
-state of its own. Three rules. Leavers go first, so that their blocks are free for joiners of the
+state of its own. Four rules. Leavers go first, so that their blocks are free for joiners of the
 same step. Waiting requests join strictly in order: the cell has already decided it, and the blocks
 a request needs were reserved by the cell, so looking past the first could only starve it. Prompts
 advance by a bounded number of tokens per step, the oldest first, so that running streams get their
-next token after a bounded time however long a prompt comes in.
+next token after a bounded time however long a prompt comes in. Patient prompts (of the batch tier,
+and so of offline jobs) come last and advance by a small share of that: a step cannot be cut short,
+and a request that has to be fast may come at any moment and would wait for its end.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +16,11 @@ from typing import NamedTuple
 
 from services.worker.engine import WorkKey
 
+# Of the prompt tokens of a step, how many parts patient prompts get; and how much less when another
+# prompt advances in the same step. They get one token at least, so none waits for ever.
+_PATIENT_PART = 8
+_BESIDE_PART = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -21,7 +28,8 @@ class Bounds:
 
     Attributes:
         max_batch: The most sequences in the batch.
-        prefill_tokens: The most prompt tokens processed in one step, over all sequences.
+        prefill_tokens: The most prompt tokens processed in one step, over all sequences; patient
+            ones take an eighth of it at most.
     """
 
     max_batch: int
@@ -43,6 +51,7 @@ class Waiting(NamedTuple):
     blocks: int
     prefill_tokens: int
     leaving: bool = False
+    patient: bool = False
 
 
 class Running(NamedTuple):
@@ -56,6 +65,7 @@ class Running(NamedTuple):
     prefill_left: int
     leaving: bool = False
     full: bool = False
+    patient: bool = False
 
 
 class Chunk(NamedTuple):
@@ -86,20 +96,21 @@ def plan_step(
     leave: list[WorkKey] = []
     decode: list[WorkKey] = []
     prefilling: list[tuple[WorkKey, int]] = []
+    patient: list[tuple[WorkKey, int]] = []
     batch = 0
-    for key, blocks, prefill_left, leaving, full in running:
+    for key, blocks, prefill_left, leaving, full, is_patient in running:
         if leaving:
             leave.append(key)
             free_blocks += blocks
             continue
         batch += 1
         if prefill_left:
-            prefilling.append((key, prefill_left))
+            (patient if is_patient else prefilling).append((key, prefill_left))
         elif not full:
             decode.append(key)
     join: list[WorkKey] = []
     blocked = False
-    for key, blocks, prefill_tokens, leaving in waiting:
+    for key, blocks, prefill_tokens, leaving, is_patient in waiting:
         if leaving:
             leave.append(key)
         elif not blocked:
@@ -108,9 +119,21 @@ def plan_step(
                 join.append(key)
                 batch += 1
                 free_blocks -= blocks
-                prefilling.append((key, prefill_tokens))
-    chunks = tuple(_chunks(bounds.prefill_tokens, prefilling))
+                (patient if is_patient else prefilling).append((key, prefill_tokens))
+    chunks = tuple(_shared(bounds.prefill_tokens, prefilling, patient))
     return StepPlan(tuple(leave), tuple(join), chunks, tuple(decode))
+
+
+def _shared(
+    budget: int, prefilling: list[tuple[WorkKey, int]], patient: list[tuple[WorkKey, int]]
+) -> Iterator[Chunk]:
+    """Yield how far each prompt advances, the patient ones last, within `budget` together."""
+    share = max(1, budget // _PATIENT_PART)
+    if prefilling and patient:
+        share = min(max(1, share // _BESIDE_PART), budget - 1)
+        budget -= share
+    yield from _chunks(budget, prefilling)
+    yield from _chunks(share, patient)
 
 
 def _chunks(budget: int, prefilling: list[tuple[WorkKey, int]]) -> Iterator[Chunk]:

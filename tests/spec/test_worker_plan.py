@@ -30,6 +30,31 @@ def test_the_oldest_prompt_comes_first_and_the_rest_of_the_budget_goes_on() -> N
     assert plan.prefill == (Chunk(key("a"), 4, last=True), Chunk(key("b"), 6, last=False))
 
 
+def test_patient_prompts_advance_by_an_eighth_of_the_budget_together() -> None:
+    bounds = Bounds(max_batch=8, prefill_tokens=256)
+    waiting = [Waiting(key(name), 2, 20, patient=True) for name in "abc"]
+    plan = plan_step(bounds, waiting, [Running(key("old"), 1, 0)], 9)
+    assert plan.join == (key("a"), key("b"), key("c"))
+    assert plan.prefill == (Chunk(key("a"), 20, last=True), Chunk(key("b"), 12, last=False))
+    assert plan.decode == (key("old"),)
+
+
+def test_a_patient_prompt_advances_by_a_little_beside_one_that_came_later() -> None:
+    bounds = Bounds(max_batch=8, prefill_tokens=256)
+    running = [Running(key("patient"), 9, 100, patient=True)]
+    plan = plan_step(bounds, [Waiting(key("fast"), 2, 20)], running, 9)
+    assert plan.prefill == (Chunk(key("fast"), 20, last=True), Chunk(key("patient"), 8, last=False))
+
+
+def test_a_patient_prompt_always_advances() -> None:
+    running = [Running(key("fast"), 1, 25), Running(key("patient"), 9, 100, patient=True)]
+    plan = plan_step(BOUNDS, [], running, 9)
+    assert plan.prefill == (
+        Chunk(key("fast"), 9, last=False),
+        Chunk(key("patient"), 1, last=False),
+    )
+
+
 def test_a_leavers_blocks_and_place_serve_a_joiner_of_the_same_step() -> None:
     running = [Running(key(name), 4, 0, leaving=name == "b") for name in "abc"]
     plan = plan_step(BOUNDS, [Waiting(key("d"), 4, 1)], running, 0)
