@@ -13,7 +13,7 @@ _OWN = "Headway's own choice"
 OfflineIdleMs = Annotated[
     int,
     tunable(
-        "How long there must have been no online request before offline work may take all.",
+        "How long there must have been no online request before offline work need leave no margin.",
         unit="ms",
         origin=_OWN,
         scope=PER_MODEL,
@@ -41,6 +41,31 @@ OfflineSlotsMarginPct = Annotated[
         scope=PER_MODEL,
         ge=0,
         le=100,
+    ),
+]
+OfflineSlotsMaxPct = Annotated[
+    int,
+    tunable(
+        "Share of the batch slots that offline work takes at most while online work comes and goes:"
+        " one that comes finds a place, and iterations stay short.",
+        unit="%",
+        origin=_OWN,
+        scope=PER_MODEL,
+        ge=1,
+        le=100,
+        unsaid=50,
+    ),
+]
+OfflineAloneMs = Annotated[
+    int,
+    tunable(
+        "How long there must have been no online request before offline work may take every slot.",
+        unit="ms",
+        origin=_OWN,
+        scope=PER_MODEL,
+        ge=0,
+        le=86_400_000,
+        unsaid=10_000,
     ),
 ]
 OfflineInflightMax = Annotated[

@@ -1,7 +1,8 @@
 """Which items of offline jobs become requests now, and what holds them back. Pure; reads only.
 
 Offline work takes what online work leaves. While there has been no online request of a model for
-`offline_idle_ms`, its jobs may fill every slot, and a little more waits behind. Else items leave
+`offline_idle_ms`, its jobs may take `offline_slots_max_pct` of the slots; once it has been gone for
+`offline_alone_ms` they may fill every slot, and a little more waits behind. Else items leave
 only as far as a margin of slots and of KV stays free, and none while an online request waits. What
 was released is an ordinary request of the batch tier that stands below every tier: if online work
 needs the room of one that runs, it is asked to leave, so nothing here takes anything back.
@@ -50,10 +51,12 @@ def due_us(state: State) -> int | None:
     due: list[int] = []
     for name in state.jobs.waiting:
         offline = state.models[name].offline
-        idle_ms = state.settings.at(name).offline_idle_ms
-        idle_at_us = offline.online_until_us + idle_ms * 1000
-        if not offline.online and idle_at_us > state.now_us:
-            due.append(idle_at_us)
+        if not offline.online:
+            policy = state.settings.at(name)
+            for wait_ms in (policy.offline_idle_ms, policy.offline_alone_ms):
+                at_us = offline.online_until_us + wait_ms * 1000
+                if at_us > state.now_us:
+                    due.append(at_us)
         for job in _longest_held(state, offline):
             until_us = quotas.items_room(state, state.models[name], job).until_us
             if until_us is not None:
@@ -210,8 +213,11 @@ def _room(policy: Policy, state: State, model: Model, job: Job) -> b.Room:
     idle_us = 0 if offline.online else state.now_us - offline.online_until_us
     idle_us_min = policy.offline_idle_ms * 1000
     slots_kept = blocks_kept = 0
-    if not offline.online and idle_us >= idle_us_min:
+    share = max(1, slots * policy.offline_slots_max_pct // 100)
+    if not offline.online and idle_us >= max(idle_us_min, policy.offline_alone_ms * 1000):
         most = slots + max(1, slots // _AHEAD_SHARE)
+    elif not offline.online and idle_us >= idle_us_min:
+        most = share
     else:
         slots_kept = -(-slots * policy.offline_slots_margin_pct // 100)
         blocks_kept = -(-blocks * policy.offline_kv_margin_pct // 100)
@@ -222,7 +228,7 @@ def _room(policy: Policy, state: State, model: Model, job: Job) -> b.Room:
         else:
             # The size of the job's items is not known yet: one goes ahead and tells.
             fitting = min(fitting, 1 - offline.in_flight)
-        most = offline.in_flight + max(0, fitting)
+        most = min(offline.in_flight + max(0, fitting), share)
     return b.Room(
         online=offline.online,
         online_waiting=model.queue.waiting - model.queue.tiers["offline"].waiting,

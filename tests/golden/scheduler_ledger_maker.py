@@ -32,6 +32,8 @@ def eventful_world() -> World:
         reservation_quantile_pct=50,
         reservation_samples_min=4,
         reservation_growth_blocks=1,
+        offline_slots_max_pct=100,
+        offline_alone_ms=500,
         overrides=(held_back,),
     )
     # Of three cells, "m" belongs to 2 and "other" to 1.

@@ -34,7 +34,7 @@ def _report(story: Story, index: int = -1) -> Any:
 
 def _running(**policy: int) -> Story:
     """Return a story at 1 s in which job j of four items runs, the first item released."""
-    story = given(ready(), policy=with_policy(offline_idle_ms=0, **policy))
+    story = given(ready(), policy=with_policy(offline_idle_ms=0, offline_alone_ms=0, **policy))
     return story.when(submitted(at=1000), items(at=1000))
 
 
@@ -182,7 +182,7 @@ def test_an_id_like_an_items_of_no_known_job_is_a_request_like_any_other() -> No
 
 
 def test_an_item_runs_though_a_request_of_its_id_ended_before_its_job_began() -> None:
-    story = given(ready(), item(0), policy=with_policy(offline_idle_ms=0))
+    story = given(ready(), item(0), policy=with_policy(offline_idle_ms=0, offline_alone_ms=0))
     story.when(finished("batch/j/0", at=1)).then(a(d.RequestEnded))
     story.when(submitted(at=2), items(at=2), item(0, at=3))
     assert isinstance(story.decisions[-2], d.RequestQueued)
@@ -197,7 +197,7 @@ def test_a_refused_item_is_an_item_that_ended() -> None:
 
 
 def test_a_paused_job_releases_nothing_until_it_is_resumed() -> None:
-    story = given(submitted(), items(), policy=with_policy(offline_idle_ms=0))
+    story = given(submitted(), items(), policy=with_policy(offline_idle_ms=0, offline_alone_ms=0))
     story.when(control("pause", at=10)).then(a(b.JobSteered, action="pause", who="ops"))
     story.when(ready(at=20)).then(a(d.ReplicaAdmitted))
     story.when(control("pause", at=25)).then(a(b.JobMessageIgnored, why="wrong-state"))

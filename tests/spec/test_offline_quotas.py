@@ -31,6 +31,7 @@ def quota(**values: int) -> Policy:
     """Return a policy in which offline work is idle at once, with these quotas for the tenant x."""
     return with_policy(
         offline_idle_ms=0,
+        offline_alone_ms=0,
         replica_lost_ms=1_000_000,
         overrides=tuple(
             Override(tenant="x", key=f"quota_{key}", value=value) for key, value in values.items()

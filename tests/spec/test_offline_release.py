@@ -25,7 +25,7 @@ from tests.spec.scheduler_story import (
 )
 
 # With 8 slots and 40 blocks, a quarter of each is kept free for online work: 2 slots, 10 blocks.
-POLICY = with_policy(offline_idle_ms=100)
+POLICY = with_policy(offline_idle_ms=100, offline_alone_ms=0, offline_slots_max_pct=100)
 
 
 def _job(at: float, count: int = 100) -> tuple[JobSubmitted, JobItemsArrived]:
@@ -124,6 +124,28 @@ def test_the_cell_wakes_when_online_work_has_been_idle_for_long_enough() -> None
     story.when(tick(1150)).then(a(b.ItemsReleased, why="idle", first=6, count=3))
 
 
+def test_while_online_work_comes_and_goes_a_job_takes_its_share_and_all_once_it_is_alone() -> None:
+    policy = with_policy(offline_idle_ms=100, offline_alone_ms=1000, offline_slots_max_pct=50)
+    story = given(ready(batch=8, blocks=40), arrived("online", at=900), policy=policy)
+    story.when(finished("online", at=950)).when(*_job(1060))
+    # Half of the 8 slots, and nothing waits behind them: it would take the others.
+    story.then(a(b.JobAccepted), a(b.JobItemsTaken), a(b.ItemsReleased, count=4, why="idle"))
+    story.when(*(item(number, at=1070) for number in range(4)))
+    assert next_due_us(policy, story.state) == us(1950)
+    story.when(tick(1950)).then(a(b.ItemsReleased, first=4, count=5, why="idle"))
+
+
+def test_beside_online_work_a_job_takes_no_more_than_its_share_either() -> None:
+    policy = with_policy(offline_slots_max_pct=25)
+    story = given(ready(batch=8, blocks=40), arrived("online", at=900), policy=policy)
+    story.when(*_job(1000)).when(item(0, at=1001))
+    story.then(
+        a(d.RequestQueued),
+        a(d.RequestDispatched),
+        a(b.ItemsReleased, first=1, count=1, why="spare"),
+    )
+
+
 def test_a_model_without_a_ready_replica_holds_its_jobs() -> None:
     story = given(ready(), draining(), policy=POLICY)
     story.when(*_job(1000))
@@ -150,7 +172,7 @@ def test_a_full_model_holds_nothing_back_by_itself_but_ends_another_hold() -> No
 
 
 def test_a_job_never_runs_too_far_ahead_of_its_oldest_item() -> None:
-    policy = with_policy(offline_idle_ms=100, offline_window_items=6)
+    policy = with_policy(offline_idle_ms=100, offline_alone_ms=0, offline_window_items=6)
     story = given(ready(batch=4, blocks=40), policy=policy)
     story.when(*_job(1000))
     story.when(*(item(number, at=1001) for number in range(5)))
@@ -163,7 +185,7 @@ def test_a_job_never_runs_too_far_ahead_of_its_oldest_item() -> None:
 
 
 def test_jobs_of_a_model_take_turns() -> None:
-    policy = with_policy(offline_idle_ms=100, offline_release_max=3)
+    policy = with_policy(offline_idle_ms=100, offline_alone_ms=0, offline_release_max=3)
     story = given(ready(batch=8, blocks=40), policy=policy)
     story.when(*_job(1000))
     story.when(submitted("k", at=1000, items=5), items("k", at=1000, count=5))
@@ -189,7 +211,7 @@ def test_a_release_never_reaches_over_the_record_that_holds_the_items() -> None:
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_the_policy_bounds_the_items_under_way(most: int) -> None:
-    policy = with_policy(offline_idle_ms=0, offline_inflight_max=most)
+    policy = with_policy(offline_idle_ms=0, offline_alone_ms=0, offline_inflight_max=most)
     story = given(ready(batch=8, blocks=40), policy=policy)
     story.when(*_job(1000))
     assert story.decisions[-1] == replace(story.decisions[-1], count=most)
@@ -222,7 +244,7 @@ def test_running_items_leave_for_any_online_request_that_lacks_their_room(tier: 
 
 
 def test_an_item_leaves_for_online_work_however_often_it_has_left() -> None:
-    policy = with_policy(offline_idle_ms=100, preemptions_max=1)
+    policy = with_policy(offline_idle_ms=100, offline_alone_ms=0, preemptions_max=1)
     story = given(ready(batch=1, blocks=40), policy=policy)
     story.when(*_job(1000, count=1)).when(item(0, at=1001))
     for turn in range(3):
@@ -241,7 +263,9 @@ def test_an_item_never_leaves_for_another_item() -> None:
 
 
 def test_an_item_waits_behind_every_online_request_however_long_it_has_waited() -> None:
-    policy = with_policy(offline_idle_ms=100, starvation_cap_ms=50, starved_share_pct=100)
+    policy = with_policy(
+        offline_idle_ms=100, offline_alone_ms=0, starvation_cap_ms=50, starved_share_pct=100
+    )
     story = given(ready(batch=1, blocks=40), policy=policy)
     story.when(*_job(1000, count=2)).when(item(0, at=1001), item(1, at=1001))
     story.when(arrived("first", at=1002, tier="realtime"))
@@ -258,7 +282,7 @@ def test_an_item_waits_behind_every_online_request_however_long_it_has_waited() 
 
 @pytest.mark.parametrize("of_job", [True, False])
 def test_no_room_is_kept_for_an_item_as_it_is_for_another_request(*, of_job: bool) -> None:
-    policy = with_policy(offline_idle_ms=100, starvation_cap_ms=100)
+    policy = with_policy(offline_idle_ms=100, offline_alone_ms=0, starvation_cap_ms=100)
     story = given(ready(batch=8, blocks=40), policy=policy)
     # 35 of 40 blocks are taken, and 10 are asked for.
     story.when(arrived("large", at=900, prompt=400, output=160)).when(*_job(1000, count=1))

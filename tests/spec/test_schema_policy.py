@@ -68,6 +68,8 @@ CHANGES: dict[str, Any] = {
     "offline_idle_ms": 501,
     "offline_kv_margin_pct": 26,
     "offline_slots_margin_pct": 24,
+    "offline_slots_max_pct": 60,
+    "offline_alone_ms": 20_000,
     "offline_inflight_max": 255,
     "offline_release_max": 63,
     "offline_window_items": 2_047,
