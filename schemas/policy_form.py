@@ -14,6 +14,7 @@ from typing import Any, cast
 from schemas.policy import TIERS, Policy
 from schemas.policy_check import SCOPES, Fault, faults, policy_of, policy_values
 from schemas.policy_keys import KEYS, NONE, NOT_KEYS, Key
+from schemas.policy_pairs import contradictions
 
 BASED_ON = "based_on"
 OVERRIDE = "override"
@@ -72,9 +73,11 @@ def read(text: str) -> Form:
             one[0] != line or fault.sentence() != other.sentence() for line, other in form.faults
         ):
             form.faults.append(one)
-    form.faults.sort(key=lambda one: one[0] or 0)
     if not form.faults:
-        form.policy = policy_of({"kind": "policy.v1", **values})
+        policy = policy_of({"kind": "policy.v1", **values})
+        form.faults += [(lines.of_fault(one, places), one) for one in contradictions(policy)]
+        form.policy = None if form.faults else policy
+    form.faults.sort(key=lambda one: one[0] or 0)
     return form
 
 

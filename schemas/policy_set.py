@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 from schemas.message import message
 from schemas.policy import VERSION_MAX, Policy
 from schemas.policy_check import Fault, faults
+from schemas.policy_pairs import contradictions
 
 # A record may be ahead of what a reader knows, whose own release refused the ones between. One that
 # is further ahead would use the numbers up.
@@ -58,7 +59,8 @@ def key_of(policy: Policy, raw: bytes) -> bytes:
 def refusal(active: Policy, asked: PolicySet, key: bytes | None, raw: bytes) -> str | None:
     """Return why a policy that was read does not come into force after `active`, or None."""
     version = asked.policy.version
-    told = list(_told(faults({"overrides": _overrides(asked)})))
+    found = list(faults({"overrides": _overrides(asked)})) or contradictions(asked.policy)
+    told = list(_told(iter(found)))
     if told:
         return "; ".join(told)
     if key != key_of(asked.policy, raw):

@@ -14,27 +14,32 @@ from schemas.policy import Policy
 from schemas.policy_check import Fault, faults, policy_of, policy_values, unknown
 from schemas.policy_form import Form, read
 from schemas.policy_keys import KEYS, NONE, NOT_KEYS, Key
+from schemas.policy_pairs import contradictions
 from services.cli._config_text import Place, place_text
 
 # A policy longer than this is longer than a record of the bus may be.
 FILE_BYTES_MAX = 1024 * 1024
 
 
-def pairs_of(settings: tuple[str, ...]) -> dict[str, Any]:
-    """Return the values that KEY=VALUE arguments give.
+def pairs_of(settings: tuple[str, ...], place: Place) -> dict[str, Any]:
+    """Return the values that KEY=VALUE arguments give, for a place or for everything.
 
     Raises:
-        click.ClickException: one has no such form, or its key is not known.
+        click.UsageError: one has no such form, its key is not known, or it does not take the value.
     """
     values: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
-            raise click.ClickException(f"{setting!r} is not KEY=VALUE, such as attempts_max=4")
+            raise click.UsageError(f"{setting!r} is not KEY=VALUE, such as attempts_max=4")
         key = key_of(name.strip())
         if key.name in values:
-            raise click.ClickException(f"{key.name} is given twice")
+            raise click.UsageError(f"{key.name} is given twice")
         values[key.name] = _value(key, text.strip())
+    # What no state of the deployment could make right is told before it is asked for.
+    found = list(faults(with_values(Policy(), place, values)))
+    if found:
+        raise click.UsageError(f"nothing was changed: {sentences(found)}")
     return values
 
 
@@ -42,12 +47,12 @@ def key_of(name: str) -> Key:
     """Return the key of that name.
 
     Raises:
-        click.ClickException: there is none.
+        click.UsageError: there is none.
     """
     if name in NOT_KEYS:
-        raise click.ClickException(f"{name} is no key: Headway keeps it itself")
+        raise click.UsageError(f"{name} is no key: Headway keeps it itself")
     if name not in KEYS:
-        raise click.ClickException(f"{name!r}: {unknown(name)}")
+        raise click.UsageError(f"{name!r}: {unknown(name)}")
     return KEYS[name]
 
 
@@ -83,7 +88,8 @@ def without(policy: Policy, place: Place, names: tuple[str, ...]) -> dict[str, A
     """Return the policy's plain values without these overrides, or with these keys' defaults.
 
     Raises:
-        click.ClickException: there is no such key, or no such override.
+        click.UsageError: there is no such key.
+        click.ClickException: there is no such override.
     """
     values = policy_values(policy)
     keys = [key_of(name) for name in names]
@@ -111,12 +117,15 @@ def checked(values: dict[str, Any], version: int) -> Policy:
     """Return the policy of these values.
 
     Raises:
-        click.ClickException: with everything that is wrong with them.
+        click.ClickException: with everything that is wrong with them, or contradicts.
     """
     found = list(faults(values))
-    if found:
-        raise click.ClickException(f"nothing was changed: {sentences(found)}")
-    return policy_of(values | {"version": version})
+    if not found:
+        policy = policy_of(values | {"version": version})
+        found = list(contradictions(policy))
+        if not found:
+            return policy
+    raise click.ClickException(f"nothing was changed: {sentences(found)}")
 
 
 def sentences(found: list[Fault]) -> str:

@@ -57,11 +57,12 @@ class Operator:
     """Who changes the policy, why, where, and how it is told.
 
     Raises:
-        click.ClickException: the name or the reason is no line of text.
+        click.UsageError: the name or the reason is no line of text.
+        click.ClickException: there is no deployment.
     """
 
     def __init__(
-        self, why: str, who: str | None, state_dir: str | None, wait_s: float, *, as_json: bool
+        self, *, why: str, who: str | None, state_dir: str | None, wait_s: float, as_json: bool
     ) -> None:
         self.why = _line("--why", why)
         self.who = _line("--who", _login() if who is None else who)
@@ -72,6 +73,17 @@ class Operator:
     def standing(self) -> Standing:
         """Return what is in force now."""
         return _output.run(read_standing(self.bootstrap))
+
+    def change(self, changed: Callable[[Policy], dict[str, Any]]) -> None:
+        """Write the policy of the plain values that `changed` makes of the one in force.
+
+        Raises:
+            click.ClickException: they are no policy, another one came first, or the cells did not
+                take it.
+        """
+        standing = self.standing()
+        active = standing.history.active.policy
+        self.write(standing, edit.checked(changed(active), 1), active.version)
 
     def write(self, standing: Standing, policy: Policy, based_on: int) -> None:
         """Write a policy, unless it changes nothing, and say what became of it.
@@ -122,9 +134,9 @@ def _login() -> str:
 def _line(option: str, words: str) -> str:
     words = words.strip()
     if not words:
-        raise click.ClickException(f"{option} is empty: say it in a few words, it stays on record")
+        raise click.UsageError(f"{option} is empty: say it in a few words, it stays on record")
     if len(words) > WORDS_MAX[option] or not words.isprintable():
-        raise click.ClickException(
+        raise click.UsageError(
             f"{option} should be one line of at most {WORDS_MAX[option]} characters, without"
             " control characters"
         )
@@ -193,11 +205,7 @@ def set_command(
     model: str | None,
     tier: str | None,
     tenant: str | None,
-    why: str,
-    who: str | None,
-    wait_s: float,
-    state_dir: str | None,
-    as_json: bool,
+    **operator: Any,
 ) -> None:
     """Give keys other values: for everything, or for what --model, --tier and --tenant name.
 
@@ -205,14 +213,9 @@ def set_command(
     A list is written as 100,200,400. If another operator sets at the same moment, one of the two
     wins and the other is told. Exit code 0 when it is in force, or no cell is up to take it yet.
     """
-    values = edit.pairs_of(settings)
-    # What no state of the deployment could make right is told before it is asked for.
-    edit.checked(edit.with_values(Policy(), (model, tier, tenant), values), 1)
-    operator = Operator(why, who, state_dir, wait_s, as_json=as_json)
-    standing = operator.standing()
-    active = standing.history.active.policy
-    changed = edit.checked(edit.with_values(active, (model, tier, tenant), values), 1)
-    operator.write(standing, changed, active.version)
+    place = (model, tier, tenant)
+    values = edit.pairs_of(settings, place)
+    Operator(**operator).change(lambda active: edit.with_values(active, place, values))
 
 
 @click.command(
@@ -229,20 +232,13 @@ def unset_command(
     model: str | None,
     tier: str | None,
     tenant: str | None,
-    why: str,
-    who: str | None,
-    wait_s: float,
-    state_dir: str | None,
-    as_json: bool,
+    **operator: Any,
 ) -> None:
     """Take overrides away; without --model, --tier and --tenant, give keys their defaults."""
     for name in names:
         edit.key_of(name)
-    operator = Operator(why, who, state_dir, wait_s, as_json=as_json)
-    standing = operator.standing()
-    active = standing.history.active.policy
-    changed = edit.checked(edit.without(active, (model, tier, tenant), names), 1)
-    operator.write(standing, changed, active.version)
+    place = (model, tier, tenant)
+    Operator(**operator).change(lambda active: edit.without(active, place, names))
 
 
 @click.command(
@@ -252,19 +248,11 @@ def unset_command(
 )
 @click.argument("version", type=click.IntRange(min=1), metavar="VERSION")
 @_write_options
-def rollback_command(
-    *,
-    version: int,
-    why: str,
-    who: str | None,
-    wait_s: float,
-    state_dir: str | None,
-    as_json: bool,
-) -> None:
+def rollback_command(*, version: int, **operator: Any) -> None:
     """Bring back every value of VERSION, as a new version that says what it was made from."""
-    operator = Operator(why, who, state_dir, wait_s, as_json=as_json)
-    standing = operator.standing()
-    operator.write(standing, version_of(standing, version).policy, version)
+    writer = Operator(**operator)
+    standing = writer.standing()
+    writer.write(standing, version_of(standing, version).policy, version)
 
 
 def version_of(standing: Standing, version: int) -> Version:
@@ -291,24 +279,15 @@ def version_of(standing: Standing, version: int) -> Version:
 @click.argument("file", metavar="FILE")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
 @_write_options
-def apply_command(
-    *,
-    file: str,
-    why: str,
-    who: str | None,
-    wait_s: float,
-    state_dir: str | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def apply_command(*, file: str, dry_run: bool, **operator: Any) -> None:
     """Put the policy of FILE (TOML; `-` for the standard input) in force, whole.
 
     A key that the file leaves out gets its default. If the file says `based_on`, as those of
     `headway config export` do, it is refused when another version is in force by then.
     """
     policy, based_on = edit.policy_of_file(file)
-    operator = Operator(why, who, state_dir, wait_s, as_json=as_json)
-    standing = operator.standing()
+    writer = Operator(**operator)
+    standing = writer.standing()
     active = standing.history.active
     if based_on not in {None, active.policy.version}:
         raise click.ClickException(
@@ -318,10 +297,10 @@ def apply_command(
         )
     if dry_run:
         told = changes(active.policy, policy)
-        if as_json:
+        if writer.as_json:
             _output.print_json([text.change_json(change) for change in told])
         else:
             lines = [text.change_text(change) for change in told] or ["nothing would change"]
             click.echo("\n".join(lines))
         return
-    operator.write(standing, policy, active.policy.version)
+    writer.write(standing, policy, active.policy.version)

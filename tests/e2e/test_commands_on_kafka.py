@@ -13,7 +13,7 @@ from services import bus
 from services.gateway.client import Client
 from streams.replay_sources import Replayed, replay_kafka
 from tests.e2e.command_line import Commands
-from tests.e2e.deployment import Deployment
+from tests.e2e.deployment import Deployment, decision_kinds
 from tests.spec.replay_ledger import begun
 from tests.spec.scheduler_story import arrived, ready
 
@@ -37,6 +37,32 @@ async def test_a_request_is_submitted_followed_cancelled_explained_and_replayed(
     await _replays(commands, tmp_path)
     topics = {one["name"]: one for one in await commands.json("topics")}
     assert sum(topics["headway.results"]["live"]["headway.results"].values()) >= 4
+
+
+async def test_explain_says_what_holds_this_very_request_back_while_it_waits(
+    deployment: Deployment, commands: Commands
+) -> None:
+    deployment.start_cell()
+    deployment.start_worker(0, "--speed", "0.02", "--max-batch", "1")
+    await deployment.wait_for_replicas()
+    await deployment.send(
+        [
+            deployment.request("runs", tier="realtime", max_output_tokens=2_000),
+            deployment.request("high", tier="critical"),
+            deployment.request("low", tier="batch"),
+        ]
+    )
+    await deployment.until_recorded(
+        "three requests were queued",
+        lambda entries: decision_kinds(entries)["request-queued.v1"] == 3,
+    )
+    low, high = await commands.json("explain", "low"), await commands.json("explain", "high")
+    assert (high["present"]["cause"], low["present"]["cause"]) == ("slots", "turn")
+    assert low["present"]["why"] == "requests of higher tiers wait for the same room: 1 critical"
+    assert (low["unexplained_us"], high["unexplained_us"]) == (0, 0)
+    waits = dict(low["waits"])
+    assert sum(waits.values()) == low["wait_us"] == low["e2e_us"] > 0
+    assert "waiting (turn)" in (await commands.call("explain", "low")).output
 
 
 async def _submits(commands: Commands) -> None:

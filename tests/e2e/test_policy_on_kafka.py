@@ -160,7 +160,7 @@ async def test_what_is_no_policy_is_refused_with_its_reason_and_stops_no_cell(
         for key, value in records:
             await producer.send_and_wait(CONFIG, value, key=key)
     refused = await commands.call("config", "set", "attempts_max=0", "--why", "to see")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "attempts_max cannot be 0: it is below 1; it takes a whole number" in refused.output
     became = await config(commands, "set", "attempts_max=9", "--why", "to see", *WAIT)
     assert (became["version"], became["in_force"]) == (2, True)

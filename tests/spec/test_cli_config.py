@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import ClickException
 from click.testing import CliRunner, Result
 
 from schemas.policy import Override, Policy
@@ -60,12 +61,13 @@ def test_what_is_typed_wrong_is_told_without_asking_the_deployment(
     arguments: list[str], sentence: str
 ) -> None:
     got = call(*arguments, *(WHY if arguments[0] in {"set", "unset"} else ()))
-    assert got.exit_code != 0
+    assert got.exit_code == 2, "as every wrong command line"
     assert sentence in got.output
     assert "Traceback" not in got.output
 
 
 def test_a_change_without_a_reason_is_refused() -> None:
+    assert call("set", "attempts_max=4", "--why", " ").exit_code == 2
     assert "Missing option '--why'" in call("set", "attempts_max=4").output
     assert (
         "--why is empty: say it in a few words"
@@ -88,6 +90,35 @@ def test_every_fault_of_a_file_is_told_with_its_line(tmp_path: Path) -> None:
     applied = call("apply", str(file), *WHY)
     assert applied.exit_code == 1
     assert f"{file}, line 1: attempts_max cannot be 0" in applied.output
+
+
+def test_values_of_a_file_that_contradict_each_other_are_told_with_their_lines(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(
+        'window_max_ms = 120\n\n[[override]]\nmodel = "m"\nwindow_ms = 90\nwindow_min_ms = 95\n'
+    )
+    got = call("validate", str(file))
+    assert got.exit_code == 1
+    assert (
+        f"{file}, line 1: window_ms cannot be 150: it is above window_max_ms, which is 120: a"
+        " window is tuned between window_min_ms and window_max_ms; set both"
+    ) in got.output
+    assert (
+        f"{file}, line 5: window_min_ms for model m cannot be 95: it is above window_ms, which is"
+        " 90 there"
+    ) in got.output
+
+
+def test_a_change_that_contradicts_what_is_in_force_is_refused_and_both_together_are_not() -> None:
+    alone = edit.with_values(Policy(), NOWHERE, {"window_ms": 500})
+    with pytest.raises(ClickException, match="window_ms cannot be 500: it is above window_max_ms"):
+        edit.checked(alone, 1)
+    both = edit.pairs_of(("window_ms=500", "window_max_ms=500"), NOWHERE)
+    assert edit.checked(edit.with_values(Policy(), NOWHERE, both), 1).window_ms == 500
+    # What is typed is not held against the built-in values: others may be in force.
+    assert edit.pairs_of(("window_ms=500",), NOWHERE) == {"window_ms": 500}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +185,7 @@ def test_every_key_is_explained() -> None:
     ],
 )
 def test_a_typed_value_means_what_its_key_takes(typed: str, value: Any) -> None:
-    assert list(edit.pairs_of((typed,)).values()) == [value]
+    assert list(edit.pairs_of((typed,), NOWHERE).values()) == [value]
 
 
 def test_an_override_is_set_again_in_its_place_and_taken_away() -> None:

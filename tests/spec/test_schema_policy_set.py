@@ -54,6 +54,13 @@ def test_each_version_comes_into_force_with_who_when_and_why() -> None:
     assert made.before(made.active) is made.version(2)
 
 
+def test_a_policy_that_contradicts_itself_does_not_come_into_force() -> None:
+    key, raw = a_set(2, window_ms=300)
+    told = refused(Policy(), key, raw)
+    assert told is not None
+    assert told.startswith("window_ms cannot be 300: it is above window_max_ms, which is 200")
+
+
 def test_of_two_who_set_at_the_same_time_the_first_on_the_log_wins() -> None:
     made = history(a_set(2, attempts_max=4), a_set(2, attempts_max=5, who="bob"))
     assert (made.active.who, made.active.policy.attempts_max) == ("ann", 4)
