@@ -84,6 +84,8 @@ class BatchingEngine:
         self._waiting: dict[WorkKey, RunningText] = {}
         self._running: dict[WorkKey, RunningText] = {}
         self._refused: dict[WorkKey, Failed] = {}
+        # Steps in a row in which patient work sat out.
+        self._rests = 0
         self._complete: dict[WorkKey, RunningText] = {}
 
     @property
@@ -181,8 +183,13 @@ class BatchingEngine:
         self._complete.clear()
 
         plan = plan_step(
-            self._bounds, list(self._waiting_views()), self._running_views(), self._pool.unreserved
+            self._bounds,
+            list(self._waiting_views()),
+            self._running_views(),
+            self._pool.unreserved,
+            self._rests,
         )
+        self._rests = self._rests + 1 if plan.rests else 0
         left = tuple(self._leave(key) for key in plan.leave)
         for key in plan.join:
             text = self._waiting.pop(key)

@@ -72,8 +72,9 @@ class Work:
         prompt_tokens: For engines that have no tokenizer: how long to take the prompt to be.
         batch: On a one-shot engine, the number of the batch that it rides in, and how many
             requests ride in it; None rides alone.
-        patient: Whether its prompt gives way to others: it advances in small pieces, so that who
-            comes meanwhile does not wait long for the end of an iteration.
+        patient: Whether it gives way to others: its prompt advances in small pieces, so that who
+            comes meanwhile does not wait long for the end of an iteration, and it rests while the
+            prompt of another advances, a few iterations in a row at most.
     """
 
     id: str

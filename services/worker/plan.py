@@ -5,9 +5,11 @@ state of its own. Four rules. Leavers go first, so that their blocks are free fo
 same step. Waiting requests join strictly in order: the cell has already decided it, and the blocks
 a request needs were reserved by the cell, so looking past the first could only starve it. Prompts
 advance by a bounded number of tokens per step, the oldest first, so that running streams get their
-next token after a bounded time however long a prompt comes in. Patient prompts (of the batch tier,
-and so of offline jobs) come last and advance by a small share of that: a step cannot be cut short,
-and a request that has to be fast may come at any moment and would wait for its end.
+next token after a bounded time however long a prompt comes in. Patient work (of the batch tier,
+and so of offline jobs) gives way: its prompts come last and advance by a small share of that,
+because a step cannot be cut short, and a request that has to be fast may come at any moment and
+would wait for its end; and while the prompt of such a request advances, patient work rests, so that
+its first token comes as soon as without it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,9 @@ from services.worker.engine import WorkKey
 # prompt advances in the same step. They get one token at least, so none waits for ever.
 _PATIENT_PART = 8
 _BESIDE_PART = 4
+
+# Steps in a row in which patient work rests: a long prompt takes many, and more may come behind it.
+RESTS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +83,33 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One iteration. Every sequence in `decode`, and every chunk with `last`, yields a token."""
+    """One iteration. Every sequence in `decode`, and every chunk with `last`, yields a token.
+
+    `rests` is whether patient work of the batch sat out.
+    """
 
     leave: tuple[WorkKey, ...]
     join: tuple[WorkKey, ...]
     prefill: tuple[Chunk, ...]
     decode: tuple[WorkKey, ...]
+    rests: bool = False
 
 
 def plan_step(
-    bounds: Bounds, waiting: Sequence[Waiting], running: Sequence[Running], free_blocks: int
+    bounds: Bounds,
+    waiting: Sequence[Waiting],
+    running: Sequence[Running],
+    free_blocks: int,
+    rests: int = 0,
 ) -> StepPlan:
     """Plan one iteration; both sequences are in the order of adding, and are not changed.
 
-    `free_blocks` counts the blocks that no request has reserved before this step.
+    `free_blocks` counts the blocks that no request has reserved before this step, `rests` the steps
+    in a row, up to this one, in which patient work sat out.
     """
     leave: list[WorkKey] = []
     decode: list[WorkKey] = []
+    patient_decode: list[WorkKey] = []
     prefilling: list[tuple[WorkKey, int]] = []
     patient: list[tuple[WorkKey, int]] = []
     batch = 0
@@ -107,7 +122,7 @@ def plan_step(
         if prefill_left:
             (patient if is_patient else prefilling).append((key, prefill_left))
         elif not full:
-            decode.append(key)
+            (patient_decode if is_patient else decode).append(key)
     join: list[WorkKey] = []
     blocked = False
     for key, blocks, prefill_tokens, leaving, is_patient in waiting:
@@ -120,8 +135,11 @@ def plan_step(
                 batch += 1
                 free_blocks -= blocks
                 (patient if is_patient else prefilling).append((key, prefill_tokens))
+    if prefilling and rests < RESTS_MAX and (patient or patient_decode):
+        chunks = tuple(_chunks(bounds.prefill_tokens, prefilling))
+        return StepPlan(tuple(leave), tuple(join), chunks, tuple(decode), rests=True)
     chunks = tuple(_shared(bounds.prefill_tokens, prefilling, patient))
-    return StepPlan(tuple(leave), tuple(join), chunks, tuple(decode))
+    return StepPlan(tuple(leave), tuple(join), chunks, (*decode, *patient_decode))
 
 
 def _shared(

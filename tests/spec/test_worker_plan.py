@@ -3,7 +3,7 @@
 import pytest
 
 from services.worker.engine import WorkKey
-from services.worker.plan import Bounds, Chunk, Running, Waiting, plan_step
+from services.worker.plan import RESTS_MAX, Bounds, Chunk, Running, Waiting, plan_step
 
 BOUNDS = Bounds(max_batch=3, prefill_tokens=10)
 
@@ -39,16 +39,44 @@ def test_patient_prompts_advance_by_an_eighth_of_the_budget_together() -> None:
     assert plan.decode == (key("old"),)
 
 
-def test_a_patient_prompt_advances_by_a_little_beside_one_that_came_later() -> None:
+def test_patient_work_rests_while_the_prompt_of_another_advances() -> None:
     bounds = Bounds(max_batch=8, prefill_tokens=256)
-    running = [Running(key("patient"), 9, 100, patient=True)]
-    plan = plan_step(bounds, [Waiting(key("fast"), 2, 20)], running, 9)
-    assert plan.prefill == (Chunk(key("fast"), 20, last=True), Chunk(key("patient"), 8, last=False))
+    running = [
+        Running(key("patient prompt"), 9, 100, patient=True),
+        Running(key("patient decode"), 9, 0, patient=True),
+        Running(key("old"), 1, 0),
+    ]
+    plan = plan_step(bounds, [Waiting(key("fast"), 2, 20)], running, 9, RESTS_MAX - 1)
+    assert plan.prefill == (Chunk(key("fast"), 20, last=True),)
+    assert plan.decode == (key("old"),)
+    assert plan.rests
 
 
-def test_a_patient_prompt_always_advances() -> None:
+def test_patient_work_has_its_turn_when_it_has_rested_for_long() -> None:
+    bounds = Bounds(max_batch=8, prefill_tokens=256)
+    running = [
+        Running(key("patient prompt"), 9, 100, patient=True),
+        Running(key("patient decode"), 9, 0, patient=True),
+    ]
+    plan = plan_step(bounds, [Waiting(key("fast"), 2, 20)], running, 9, RESTS_MAX)
+    assert plan.prefill == (
+        Chunk(key("fast"), 20, last=True),
+        Chunk(key("patient prompt"), 8, last=False),
+    )
+    assert plan.decode == (key("patient decode"),)
+    assert not plan.rests
+
+
+def test_nobody_rests_where_no_prompt_but_patient_ones_advance() -> None:
+    running = [Running(key("patient"), 9, 0, patient=True), Running(key("old"), 1, 0)]
+    plan = plan_step(BOUNDS, [Waiting(key("other"), 2, 20, patient=True)], running, 9)
+    assert plan.decode == (key("old"), key("patient"))
+    assert not plan.rests
+
+
+def test_a_patient_prompt_advances_by_one_token_at_least() -> None:
     running = [Running(key("fast"), 1, 25), Running(key("patient"), 9, 100, patient=True)]
-    plan = plan_step(BOUNDS, [], running, 9)
+    plan = plan_step(BOUNDS, [], running, 9, RESTS_MAX)
     assert plan.prefill == (
         Chunk(key("fast"), 9, last=False),
         Chunk(key("patient"), 1, last=False),
