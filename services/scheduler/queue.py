@@ -101,7 +101,7 @@ class TierQueue:
     clock: int = 0
     turn_next: int = 0
     waiting: int = 0
-    timed: bool = field(default=False, compare=False)
+    timed: bool = False
     cause: Cause | None = None
     cause_since_us: int = 0
     totals_us: tuple[int, ...] = (0,) * len(CAUSES)
@@ -162,7 +162,11 @@ class TierQueue:
 
     def note_age(self, tenant: str, lane: Lane) -> None:
         """Remember how old a lane's oldest is, once it takes turns."""
-        heappush(self.ages, (lane.oldest_us(), tenant))
+        oldest_us = lane.oldest_us()
+        if self.ages and oldest_us < self.ages[0][0]:
+            # It was held back until now: what is timed for the others would come too late for it.
+            self.timed = False
+        heappush(self.ages, (oldest_us, tenant))
         if len(self.ages) > 2 * len(self.lanes) + _SWEEP_ITEMS_MIN:
             self.rebuild_ages()
 

@@ -32,7 +32,7 @@ from services.scheduler.state import (
     State,
 )
 
-FORMAT = 3
+FORMAT = 4
 _PIECE_ITEMS = 1000
 
 Frozen = list[tuple[str, list[Any]]]
@@ -70,6 +70,9 @@ def freeze(state: State) -> Frozen:
         ("starts", [(*key, since_us) for key, since_us in state.starts.items()]),
         ("heard", [(*key, heard_us) for key, heard_us in state.heard.items()]),
         ("jobs", freeze_jobs(state.jobs)),
+        # What comes due when follows from more than the queues: each item was made at its time.
+        ("starving", [list(item) for item in state.starving]),
+        ("timed", starvation.timed(state)),
     ]
 
 
@@ -160,7 +163,7 @@ def _thaw(parts: dict[str, list[Any]]) -> State:
     state.heard = OrderedDict(((model, slot), heard) for model, slot, heard in parts["heard"])
     state.jobs = thaw_jobs(parts["jobs"])
     due.rebuild(state)
-    starvation.rebuild(state)
+    starvation.thaw(state, parts["starving"], parts["timed"])
     for model in state.models.values():
         if model.batching is not None:
             gathering.take_in(state, model, model.batching)

@@ -11,6 +11,7 @@ that comes due too early is put back, so it is touched once per cap and not at e
 """
 
 from heapq import heappop, heappush
+from typing import Any
 
 from schemas.policy import TIERS, Tier
 from services.scheduler.queue import RANKS, Line, TierQueue
@@ -58,12 +59,29 @@ def come_due(state: State) -> None:
 
 
 def rebuild(state: State) -> None:
-    """Make the heap anew: the caps have changed, or the state was read from a snapshot."""
+    """Make the heap anew: the caps have changed."""
     state.starving = []
     for model in state.models.values():
         for of_tier in model.queue.tiers.values():
             of_tier.timed = False
         arm_below_first(state, model)
+
+
+def timed(state: State) -> list[list[Any]]:
+    """Return the tiers, by model and rank, for whose oldest an item of the heap waits."""
+    return [
+        [name, RANKS[line]]
+        for name, model in state.models.items()
+        for line, of_tier in model.queue.tiers.items()
+        if of_tier.timed
+    ]
+
+
+def thaw(state: State, items: list[list[Any]], tiers: list[list[Any]]) -> None:
+    """Put the heap of a snapshot in place, and what `timed` said."""
+    state.starving = [(due_us, name, rank) for due_us, name, rank in items]
+    for name, rank in tiers:
+        state.models[name].queue.tiers[TIERS[rank]].timed = True
 
 
 def starved(state: State, model: Model) -> TierQueue | None:

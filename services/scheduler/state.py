@@ -276,7 +276,8 @@ class State:
         windows: a heap of (due µs, model) of the batch windows that are open.
         forming: the batch whose members are being dispatched; None between two facts.
         starving: a heap of (due µs, model, rank of the tier): when a tier's longest waiting request
-            reaches its starvation cap at the earliest; at most one item for each tier.
+            reaches its starvation cap at the earliest. Of a tier whose oldest was held back until
+            then an earlier item may come on top of one that there is.
         starts: (model, slot) to when its cold start began, the longest ago first.
         touched: models in which a dispatch may have become possible since the last fact; for the
             request of that id alone, where one is named.
@@ -305,9 +306,7 @@ class State:
     jobs: Jobs = field(default_factory=Jobs)
     windows: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     forming: Forming | None = None
-    starving: list[tuple[int, str, int]] = field(
-        default_factory=list[tuple[int, str, int]], compare=False
-    )
+    starving: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
     starts: "OrderedDict[tuple[str, int], int]" = field(
         default_factory=OrderedDict[tuple[str, int], int],
     )

@@ -18,8 +18,9 @@ from schemas import facts as f
 from schemas.batches import WindowOpened
 from schemas.codec import decode_line
 from schemas.policy import TIERS, Override, Policy
+from services.scheduler.snapshot import encode_pieces, freeze, thaw
 from services.scheduler.state import State
-from services.scheduler.step import recover
+from services.scheduler.step import governing, recover, step
 from streams.story import Story, tell
 from streams.story_sources import Sieve
 from streams.story_standing import standing_in, tell_standing
@@ -211,7 +212,7 @@ def test_the_story_of_a_request_that_still_waits_is_explained_up_to_now(world: W
     causes: Counter[str] = Counter()
     for at, entry in enumerate(world.ledger):
         recover(state, entry.fact, entry.decisions)
-        if at % 97:
+        if at % 7:
             continue
         now_us = state.now_us + 1_234
         for name, request in state.requests.items():
@@ -243,6 +244,18 @@ def test_what_holds_a_request_back_in_the_end_is_what_its_record_says_next(world
                 assert standing.waits == decision.waits
         recover(state, entry.fact, entry.decisions)
     assert checked > 500
+
+
+def test_a_snapshot_of_any_moment_goes_on_as_the_ledger_does(world: World) -> None:
+    """What a cell stores and reads again decides the same as one that never stopped."""
+    state, done = State(), 0
+    for at in range(100, len(world.ledger), 331):
+        for entry in world.ledger[done:at]:
+            recover(state, entry.fact, entry.decisions)
+        done = at
+        again = thaw(b"".join(encode_pieces(freeze(state))))
+        for entry in world.ledger[at : at + 80]:
+            assert step(governing(again, entry.fact), again, entry.fact) == entry.decisions
 
 
 def test_the_sieve_gives_the_same_stories(world: World) -> None:

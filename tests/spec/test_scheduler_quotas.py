@@ -1,5 +1,6 @@
 """What a tenant may have of a model, and what it is told when it asks for more."""
 
+from dataclasses import replace
 from typing import Any
 
 from schemas import decisions as d
@@ -139,6 +140,24 @@ def test_a_tenant_for_whose_request_others_left_is_held_back_once_and_told_so_on
     )
     story.when(arrived("y2", tenant="y", tier="batch", at=5)).then(a(d.RequestQueued))
     story.when(finished("x0", at=6)).then(a(d.RequestEnded), a(d.RequestDispatched, id="x1"))
+
+
+def test_a_tier_goes_next_for_one_that_was_held_back_past_its_cap_once_its_tenant_is_free() -> None:
+    policy = replace(
+        quota(running_requests=1),
+        preemptible=False,
+        starvation_cap_ms=100,
+        starved_share_pct=100,
+    )
+    story = given(ready(batch=3), arrived("x0", tenant="x"), arrived("y0"), policy=policy)
+    story.when(arrived("x1", tenant="x", tier="batch", at=1), arrived("z0", tenant="z", at=2))
+    # One of its tier that is younger, and one of a tier above, which comes due later.
+    story.when(arrived("z1", tenant="z", tier="batch", at=50))
+    story.when(arrived("urgent", tier="realtime", at=60))
+    story.when(finished("x0", at=120))
+    dispatched = [one for one in story.decisions if isinstance(one, d.RequestDispatched)]
+    # The tier goes next; within it the tenants take turns.
+    assert [(one.tier, one.starved) for one in dispatched] == [("batch", True)]
 
 
 def test_a_wait_in_which_the_tenant_was_held_back_for_a_while_adds_up() -> None:
