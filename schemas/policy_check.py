@@ -55,10 +55,11 @@ class Fault:
 
 def policy_values(policy: Policy) -> dict[str, Any]:
     """Return the policy as plain values, as JSON holds it, with every key."""
-    written = _POLICY.dump_python(policy, mode="json")
-    unsaid = {name: key.default for name, key in KEYS.items() if name not in written}
-    listed = {name: list(one) if isinstance(one, tuple) else one for name, one in unsaid.items()}
-    return {one.name: (written | listed)[one.name] for one in fields(Policy)}
+    values = _POLICY.dump_python(policy, mode="json")
+    for name, key in KEYS.items():
+        if name not in values:
+            values[name] = list(key.default) if isinstance(key.default, tuple) else key.default
+    return {one.name: values[one.name] for one in fields(Policy)}
 
 
 def policy_of(values: Mapping[str, Any]) -> Policy:

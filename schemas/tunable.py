@@ -43,7 +43,8 @@ def tunable(
         max_length: of a text or a list.
         unsaid: the default of a key that came after policies had been recorded, which never changes
             then. Where the key has it, a policy is written without the key: so what was recorded
-            before keeps its bytes and its digest.
+            before keeps its bytes and its digest. (Its decisions are derived again only if the
+            default is what was done before the key came.)
     """
     return Field(
         description=text,

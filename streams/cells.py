@@ -26,8 +26,8 @@ from streams.recovery import RecoveryError
 
 GROUP = "headway-cells"
 # What a cell remembers holds no cycles, and looking for some among all of it stops the loop for
-# 100 ms: so, as good as never.
-FULL_COLLECTION_EVERY = 10_000
+# 100 ms: so, as good as never. The young generations are looked at seldom too.
+GC_THRESHOLDS = (10_000, 20, 10_000)
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 5.0
 # A superseded owner waits until its group would have told it that the cell is no longer its own.

@@ -69,19 +69,29 @@ for _class, _stage in _STAGES_BY_CLASS.items():
 _DECISIONS = _kinds(*get_args(d.Decision))
 
 
+# A line names its own kind and its fact's before those of its decisions.
+_HEAD_KINDS = 2
+
+
 def moves_of(line: bytes) -> list[Move] | None:
     """Return what the ledger line of an owner does to the depth, without decoding it.
 
     None where a look at its bytes does not tell: of rare facts, of kinds that are not known here,
     and of names that JSON writes with escapes. Such a line is decoded and given to `fold`.
     """
-    _, fact, *kinds = _KIND.findall(line)
-    if fact not in _COMMON or not _DECISIONS.issuperset(kinds):
+    kinds = _KIND.findall(line)
+    if len(kinds) < _HEAD_KINDS or kinds[1] not in _COMMON:
+        return None
+    decisions = kinds[_HEAD_KINDS:]
+    if not _DECISIONS.issuperset(decisions):
         return None
     found = [move for move in _MOVE.findall(line) if move[0] in _STAGES]
-    if len(found) != sum(kind in _STAGES for kind in kinds):
+    if len(found) != sum(kind in _STAGES for kind in decisions):
         return None
-    return [(_STAGES[kind], name.decode(), model.decode()) for kind, name, model in found]
+    try:
+        return [(_STAGES[kind], name.decode(), model.decode()) for kind, name, model in found]
+    except UnicodeDecodeError:
+        return None
 
 
 class DepthFold:

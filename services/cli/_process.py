@@ -38,16 +38,16 @@ def log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
-def collect_seldom(full_every: int = 100) -> None:
+def collect_seldom(thresholds: tuple[int, int, int] = (10_000, 20, 100)) -> None:
     """Let the garbage collector look seldom, and never at what is there by now.
 
     A part makes objects by the thousand in a second, and nearly all of them go by their count: by
     the collector's own thresholds a tenth of the recorder's time under load was its looking. The
     young generations, where the client's cycles die, are looked at all the same; everything that is
-    left once in 200,000 times `full_every` objects.
+    left once in 20 million objects.
     """
     gc.freeze()
-    gc.set_threshold(10_000, 20, full_every)
+    gc.set_threshold(*thresholds)
 
 
 def settings_of_part(state_dir: str | None = None) -> settings.Settings:

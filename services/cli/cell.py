@@ -12,7 +12,7 @@ from services.cli._process import (
     run_until_stopped,
     settings_of_part,
 )
-from streams.cells import FULL_COLLECTION_EVERY, Cells
+from streams.cells import GC_THRESHOLDS, Cells
 from streams.counting import counter_of
 
 # Snapshots are encoded in a thread; a short interval keeps the owner's loop responsive meanwhile.
@@ -35,6 +35,6 @@ def command(*, cells: int) -> None:
     """
     log_to_stderr()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    collect_seldom(FULL_COLLECTION_EVERY)
+    collect_seldom(GC_THRESHOLDS)
     process = Cells(broker_of(settings_of_part()), counter_of)
     run_until_stopped(process.run(cells), process.stop)

@@ -78,6 +78,21 @@ EXIT_TURNED_AWAY = 3
     help="Prompt tokens of one iteration: a long prompt is taken in pieces.",
 )
 @click.option(
+    "--patient-part",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="The batch tier's prompts get one in so many of these tokens.",
+)
+@click.option(
+    "--rests-max",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Iterations in a row in which the batch tier's work rests while the prompt of another"
+    " request advances.",
+)
+@click.option(
     "--threads", type=click.IntRange(min=1), help="CPU threads of the whole process (torch)."
 )
 @click.option(
@@ -193,7 +208,12 @@ def _one(options: dict[str, object]) -> Hosted:
 def _loader(model: str, options: dict[str, object]) -> Callable[[], Engine]:
     if options["engine"] in ONESHOT:
         return oneshot_loader(model, options)
-    bounds = Bounds(_number(options, "max_batch"), _number(options, "prefill_tokens"))
+    bounds = Bounds(
+        _number(options, "max_batch"),
+        _number(options, "prefill_tokens"),
+        _number(options, "patient_part"),
+        _number(options, "rests_max"),
+    )
     pool_bytes = _number(options, "kv_pool_bytes")
     tokens_max = _number(options, "max_sequence_tokens")
 

@@ -139,6 +139,8 @@ def _place(
 ) -> Decision | None:
     if model.batching is not None:
         found = windows.find(state, model, model.batching)
+    elif joined is not None and placement.changes_nothing(state, model, joined):
+        return None
     else:
         found = placement.find(state, model, joined)
     if isinstance(found, placement.Fit):

@@ -77,6 +77,7 @@ def _policy_activated(state: State, fact: f.PolicyActivated) -> None:
             if account.held:
                 waiting.release(state, model, tenant)
     starvation.rebuild(state)
+    running.policy_changed(state)
     state.touched.update(dict.fromkeys(state.models))
 
 

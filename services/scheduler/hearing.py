@@ -65,8 +65,10 @@ def current(
         # Of a step that was cut short: these reports are still to be answered.
         answering = _ids(state.pending)
         items = [item for item in items if item.id not in answering]
-    first = {item.id: item for item in reversed(items)}
-    return items if len(first) == len(items) else list(first.values())
+    first: dict[str, Any] = {}
+    for item in items:
+        first.setdefault(item.id, item)
+    return list(first.values())
 
 
 def _ids(pending: Iterable[Pending]) -> frozenset[str]:

@@ -6,13 +6,16 @@ others of a lower tier may have to leave for it (preemption.py), and the next fe
 what runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from schemas.decisions import Cause, PassedOver, RoomKept, TenantHeld
 from schemas.room import LeaveAsked
 from services.scheduler import claims, order, preemption, quotas, reservation
 from services.scheduler.state import Model, Replica, Request, State
+
+# The causes under which a replica has a place in its batch.
+_SOME_PLACE = ("kv", "quota")
 
 
 @dataclass(slots=True)
@@ -41,12 +44,25 @@ class Blocked:
     slots_free: int
 
 
+def changes_nothing(state: State, model: Model, joined: str) -> bool:
+    """Return whether a request that joined a queue of which nothing fits cannot go either.
+
+    It may where it is tried at all, if a replica has a place or others may leave for it.
+    """
+    if model.cause is None:
+        return False
+    if model.cause not in _SOME_PLACE and not preemption.possible(model, state.requests[joined]):
+        return True
+    return joined not in order.candidates(state, model)[0]
+
+
 def find(
     state: State, model: Model, joined: str | None
 ) -> Fit | LeaveAsked | Blocked | Request | RoomKept | TenantHeld | None:
     """Return the next placement of a model in which something waits.
 
-    Where no replica has a place and only `joined` is new since then, no other is tried again.
+    Where no replica has a place, and all that happened since is that `joined` came, what was tried
+    before is not tried again.
 
     Returns:
         A Fit to dispatch, the LeaveAsked by which room is made for a request of a higher tier, a
@@ -84,19 +100,23 @@ def _without_a_place(
     state: State, model: Model, ready: int, joined: str | None
 ) -> LeaveAsked | Blocked | None:
     """Return how a place is made, where no replica has one, or what holds the queue back."""
-    if ready and preemption.worthwhile(model):
-        request_ids, starved = _tries(state, model) if joined is None else (iter((joined,)), None)
-        for request_id in request_ids:
-            request = state.requests[request_id]
-            if preemption.possible(model, request):
-                if quotas.to_hold(state, model, request) is None:
-                    asked = preemption.ask(state, model, request, _offers(state, model, request))
-                    if asked is not None:
-                        return asked
-            elif request_id != starved:
-                # Nobody leaves for those behind it either: they stand no higher.
-                break
     cause = cause_without_room(model, ready)
+    request_ids: Iterable[str] = ()
+    starved: str | None = None
+    if joined is not None and cause == model.cause:
+        request_ids = (joined,)
+    elif ready and preemption.worthwhile(model):
+        request_ids, starved = _tries(state, model)
+    for request_id in request_ids:
+        request = state.requests[request_id]
+        if preemption.possible(model, request):
+            if quotas.to_hold(state, model, request) is None:
+                asked = preemption.ask(state, model, request, _offers(state, model, request))
+                if asked is not None:
+                    return asked
+        elif request_id != starved:
+            # Nobody leaves for those behind it either: they stand no higher.
+            break
     return None if cause == model.cause else _blocked(state, model, cause, ready, [])
 
 

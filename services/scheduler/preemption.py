@@ -103,11 +103,7 @@ def _cheapest(
 
 def order_of_leaving(request: Request) -> tuple[int, int, int]:
     """Return the key by which requests leave: lowest line, least to compute again, youngest."""
-    return (
-        -RANKS[request.line],
-        request.prompt_tokens + request.output_tokens,
-        -request.order,
-    )
+    return -RANKS[request.line], tokens_lost(request), -request.order
 
 
 def _enough(candidates: list[Request], lacking: Space) -> list[Request] | None:

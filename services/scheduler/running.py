@@ -8,7 +8,7 @@ room. A request gives its room back at one place, `end`.
 from schemas import decisions as d
 from schemas import facts as f
 from services.scheduler import gathering
-from services.scheduler.queue import RANKS
+from services.scheduler.queue import LINES, RANKS
 from services.scheduler.state import AttemptGone, Claim, Model, Request, State
 
 
@@ -31,10 +31,24 @@ def begin(state: State, model: Model, request: Request, decision: d.RequestDispa
     model.claims.pop(request.id, None)
     if request.of_job:
         model.offline.running += 1
-    # Once it has left as often as it may, it stays.
+    _note_yielding(state, model, request)
+
+
+def policy_changed(state: State) -> None:
+    """Note anew which of those that run may be asked to leave: how often one may has changed."""
+    for model in state.models.values():
+        model.yielding = [0] * len(LINES)
+        for replica in model.replicas.values():
+            for request_id in replica.running:
+                _note_yielding(state, model, state.requests[request_id])
+
+
+def _note_yielding(state: State, model: Model, request: Request) -> None:
+    # Once it has left as often as it may, it stays; an item of a job has no such bound.
     request.yielding = (
         request.preemptible
         and not request.starved
+        and request.leaving is None
         and (
             request.of_job
             or request.preemptions

@@ -279,8 +279,8 @@ class State:
             reaches its starvation cap at the earliest. Of a tier whose oldest was held back until
             then an earlier item may come on top of one that there is.
         starts: (model, slot) to when its cold start began, the longest ago first.
-        touched: models in which a dispatch may have become possible since the last fact; for the
-            request of that id alone, where one is named.
+        touched: models in which a dispatch may have become possible since the last fact. Where an
+            id stands, all that happened is that this request joined the queue.
         pending: empty between two facts, unless the step was cut short.
         step_bytes: about how many bytes of decisions came since the last fact. At STEP_BYTES_MAX
             the step is cut short, and the next fact goes on where it ended.

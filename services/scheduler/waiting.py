@@ -5,13 +5,10 @@ through these four, so that queue, account, causes and indexes stay in step.
 """
 
 from schemas import decisions as d
-from services.scheduler import gathering, preemption, running, starvation, waits
+from services.scheduler import gathering, running, starvation, waits
 from services.scheduler.accounts import Account
 from services.scheduler.queue import RANKS
 from services.scheduler.state import Model, Request, State
-
-# Under one of these no replica takes one more request, unless another leaves for it.
-_NO_PLACE = ("slots", "cold-start", "no-replica")
 
 
 def account_of(state: State, model: Model, tenant: str) -> Account:
@@ -64,14 +61,7 @@ def join(state: State, request: Request) -> None:
     waits.mark(request, of_tier, lane, now_us)
     if model.batching is not None:
         gathering.wait_began(model.batching, request, held=account.held)
-        state.touched[request.model] = None
-    elif model.cause not in _NO_PLACE or request.model in state.touched:
-        state.touched[request.model] = None
-    elif (
-        preemption.possible(model, request)
-        and len(lane) <= state.settings.at(request.model).look_ahead_requests
-    ):
-        state.touched[request.model] = request.id
+    state.touched[request.model] = None if request.model in state.touched else request.id
 
 
 def leave(state: State, request: Request) -> None:
@@ -120,6 +110,7 @@ def run(state: State, request: Request, decision: d.RequestDispatched) -> None:
         decision.quantum,
     )
     running.begin(state, model, request, decision)
+    state.touched[request.model] = None
 
 
 def stop(state: State, request: Request, cost: int) -> None:

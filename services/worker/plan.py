@@ -18,14 +18,6 @@ from typing import NamedTuple
 
 from services.worker.engine import WorkKey
 
-# Of the prompt tokens of a step, how many parts patient prompts get; and how much less when another
-# prompt advances in the same step. They get one token at least, so none waits for ever.
-_PATIENT_PART = 8
-_BESIDE_PART = 4
-
-# Steps in a row in which patient work rests: a long prompt takes many, and more may come behind it.
-RESTS_MAX = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -33,19 +25,24 @@ class Bounds:
 
     Attributes:
         max_batch: The most sequences in the batch.
-        prefill_tokens: The most prompt tokens processed in one step, over all sequences; patient
-            ones take an eighth of it at most.
+        prefill_tokens: The most prompt tokens processed in one step, over all sequences.
+        patient_part: Patient prompts take one in so many of them at most, and one token at least.
+        rests_max: The most steps in a row in which patient work rests: a long prompt takes many,
+            and more may come behind it.
     """
 
     max_batch: int
     prefill_tokens: int
+    patient_part: int = 8
+    rests_max: int = 3
 
     def __post_init__(self) -> None:
-        """Reject bounds under which nothing would ever advance."""
-        if self.max_batch < 1 or self.prefill_tokens < 1:
+        """Reject bounds under which something would never advance."""
+        if min(self.max_batch, self.prefill_tokens, self.patient_part) < 1 or self.rests_max < 0:
             raise ValueError(
-                f"max_batch is {self.max_batch} and prefill_tokens is {self.prefill_tokens};"
-                " both must be at least 1, or no request would ever advance."
+                f"max_batch is {self.max_batch}, prefill_tokens is {self.prefill_tokens} and"
+                f" patient_part is {self.patient_part}, which must be at least 1, and rests_max is"
+                f" {self.rests_max}, which must be at least 0, or no request would ever advance."
             )
 
 
@@ -135,22 +132,20 @@ def plan_step(
                 batch += 1
                 free_blocks -= blocks
                 (patient if is_patient else prefilling).append((key, prefill_tokens))
-    if prefilling and rests < RESTS_MAX and (patient or patient_decode):
+    if prefilling and rests < bounds.rests_max and (patient or patient_decode):
         chunks = tuple(_chunks(bounds.prefill_tokens, prefilling))
         return StepPlan(tuple(leave), tuple(join), chunks, tuple(decode), rests=True)
-    chunks = tuple(_shared(bounds.prefill_tokens, prefilling, patient))
+    chunks = tuple(_shared(bounds, prefilling, patient))
     return StepPlan(tuple(leave), tuple(join), chunks, (*decode, *patient_decode))
 
 
 def _shared(
-    budget: int, prefilling: list[tuple[WorkKey, int]], patient: list[tuple[WorkKey, int]]
+    bounds: Bounds, prefilling: list[tuple[WorkKey, int]], patient: list[tuple[WorkKey, int]]
 ) -> Iterator[Chunk]:
-    """Yield how far each prompt advances, the patient ones last, within `budget` together."""
-    share = max(1, budget // _PATIENT_PART)
-    if prefilling and patient:
-        share = min(max(1, share // _BESIDE_PART), budget - 1)
-        budget -= share
-    yield from _chunks(budget, prefilling)
+    """Yield how far each prompt advances, the patient ones last, within the bounds together."""
+    share = max(1, bounds.prefill_tokens // bounds.patient_part) if patient else 0
+    # A budget of one token is theirs for once: it was the others' in the steps before.
+    yield from _chunks(bounds.prefill_tokens - share, prefilling)
     yield from _chunks(share, patient)
 
 

@@ -254,10 +254,13 @@ def check_memory(state: State) -> None:
             sum(x.yielding and x.line == line for x in running) for line in LINES
         ]
         for request in running:
-            if request.yielding:
-                assert request.preemptible
-                assert not request.starved
-                assert request.leaving is None
+            most = state.settings.at(request.model, request.tier, request.tenant).preemptions_max
+            assert request.yielding == (
+                request.preemptible
+                and not request.starved
+                and request.leaving is None
+                and (request.of_job or request.preemptions < most)
+            )
         _check_queue(state, model)
     _check_heaps(state)
     starts = [

@@ -1,13 +1,17 @@
 """Who is asked to leave where several wait: starved, behind others, beside claims, by replica."""
 
+from dataclasses import replace
+
 from schemas import decisions as d
 from tests.spec.scheduler_story import (
     a,
     arrived,
     asked,
     dispatched,
+    finished,
     given,
     left,
+    policy_is,
     ready,
     tick,
     with_policy,
@@ -50,3 +54,31 @@ def test_who_leaves_runs_on_the_replica_that_has_somebody_to_leave() -> None:
     )
     assert story.state.requests["n"].slot == 1
     assert asked(story.when(arrived("r1", at=1, tier="realtime"))) == ["n"]
+
+
+def test_one_that_joins_behind_as_many_as_are_looked_at_is_not_tried_whoever_sent_it() -> None:
+    story = given(
+        ready(batch=2), arrived("n0"), arrived("n1"), policy=with_policy(look_ahead_requests=1)
+    )
+    assert asked(story.when(arrived("c1", at=1, tier="critical", tenant="x"))) == ["n1"]
+    assert asked(story.when(arrived("c2", at=2, tier="critical", tenant="y"))) == []
+
+
+def test_a_policy_that_lets_work_leave_more_often_holds_for_what_runs_already() -> None:
+    story = given(ready(batch=1), arrived("b", tier="batch"), policy=with_policy(preemptions_max=0))
+    assert asked(story.when(arrived("r", at=1, tier="realtime"))) == []
+    assert asked(story.when(policy_is(with_policy(version=2, preemptions_max=5), at=2))) == ["b"]
+
+
+def test_a_policy_that_lets_work_leave_less_often_holds_for_what_runs_already() -> None:
+    story = given(ready(batch=1), arrived("b", tier="batch"))
+    story.when(policy_is(with_policy(version=2, preemptions_max=0), at=1))
+    assert asked(story.when(arrived("r", at=2, tier="realtime"))) == []
+
+
+def test_reports_about_several_requests_are_answered_in_their_order() -> None:
+    story = given(ready(batch=3), *(arrived(name) for name in "abc"))
+    one = finished("a", "b", "c", at=1)
+    story.when(replace(one, items=(*one.items, one.items[0])))
+    ended = [item.id for item in story.decisions if isinstance(item, d.RequestEnded)]
+    assert ended == ["a", "b", "c"]

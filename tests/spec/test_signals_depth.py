@@ -7,7 +7,7 @@ import pytest
 
 from schemas import facts as f
 from schemas.bus import ModelDepth
-from schemas.codec import CodecError, encode_entry
+from schemas.codec import CodecError, decode_line, encode_entry
 from schemas.continuity import Continuity
 from schemas.facts import Fact
 from schemas.ids import cell_of
@@ -82,6 +82,19 @@ def test_a_line_of_a_kind_that_is_not_known_here_is_decoded() -> None:
     assert moves_of(line.replace(b"clock-ticked.v1", b"clock-ticked.v2")) is None
     later = line.replace(b'"decisions":[', b'"decisions":[{"kind":"request-moved.v1"}')
     assert moves_of(later) is None
+
+
+def test_a_line_that_no_owner_can_have_written_is_decoded_and_refused_there() -> None:
+    ledger = Ledger()
+    for fact in (profile("alpha"), ready("alpha", 0, "life")):
+        ledger.tell(fact)
+    line, _ = encode_entry(ledger.tell(arrived("a", "alpha")), GENESIS_CHAIN)
+    assert moves_of(line) is not None
+    broken = line.replace(b'"id":"a"', b'"id":"\xff"')
+    for raw in (b"", b"{}", b'{"kind":"ledger-entry.v1"}', broken):
+        assert moves_of(raw) is None
+        with pytest.raises(CodecError):
+            decode_line(raw)
 
 
 @pytest.mark.parametrize("seed", range(4))

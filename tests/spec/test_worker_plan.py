@@ -3,7 +3,7 @@
 import pytest
 
 from services.worker.engine import WorkKey
-from services.worker.plan import RESTS_MAX, Bounds, Chunk, Running, Waiting, plan_step
+from services.worker.plan import Bounds, Chunk, Running, Waiting, plan_step
 
 BOUNDS = Bounds(max_batch=3, prefill_tokens=10)
 
@@ -46,7 +46,7 @@ def test_patient_work_rests_while_the_prompt_of_another_advances() -> None:
         Running(key("patient decode"), 9, 0, patient=True),
         Running(key("old"), 1, 0),
     ]
-    plan = plan_step(bounds, [Waiting(key("fast"), 2, 20)], running, 9, RESTS_MAX - 1)
+    plan = plan_step(bounds, [Waiting(key("fast"), 2, 20)], running, 9, rests=2)
     assert plan.prefill == (Chunk(key("fast"), 20, last=True),)
     assert plan.decode == (key("old"),)
     assert plan.rests
@@ -58,10 +58,10 @@ def test_patient_work_has_its_turn_when_it_has_rested_for_long() -> None:
         Running(key("patient prompt"), 9, 100, patient=True),
         Running(key("patient decode"), 9, 0, patient=True),
     ]
-    plan = plan_step(bounds, [Waiting(key("fast"), 2, 20)], running, 9, RESTS_MAX)
+    plan = plan_step(bounds, [Waiting(key("fast"), 2, 20)], running, 9, rests=3)
     assert plan.prefill == (
         Chunk(key("fast"), 20, last=True),
-        Chunk(key("patient prompt"), 8, last=False),
+        Chunk(key("patient prompt"), 32, last=False),
     )
     assert plan.decode == (key("patient decode"),)
     assert not plan.rests
@@ -74,9 +74,17 @@ def test_nobody_rests_where_no_prompt_but_patient_ones_advance() -> None:
     assert not plan.rests
 
 
+def test_a_budget_of_one_token_is_the_patient_prompts_in_its_turn() -> None:
+    running = [Running(key("fast"), 1, 25), Running(key("patient"), 9, 100, patient=True)]
+    bounds = Bounds(max_batch=3, prefill_tokens=1)
+    plans = [plan_step(bounds, [], running, 9, rests) for rests in range(4)]
+    advanced = [[chunk.key for chunk in plan.prefill] for plan in plans]
+    assert advanced == [[key("fast")]] * 3 + [[key("patient")]]
+
+
 def test_a_patient_prompt_advances_by_one_token_at_least() -> None:
     running = [Running(key("fast"), 1, 25), Running(key("patient"), 9, 100, patient=True)]
-    plan = plan_step(BOUNDS, [], running, 9, RESTS_MAX)
+    plan = plan_step(BOUNDS, [], running, 9, rests=3)
     assert plan.prefill == (
         Chunk(key("fast"), 9, last=False),
         Chunk(key("patient"), 1, last=False),
