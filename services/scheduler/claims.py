@@ -80,10 +80,18 @@ def in_order(
 ) -> Iterator[str]:
     """Yield waiting requests in the order in which they are tried; `request_ids` is that without.
 
-    Those with a claim come before the others of their tier, the oldest first, however far behind,
-    but not before the one that is starved. One whose tenant is held back is not tried.
+    Those with a claim, and the one for which room is kept, come before the others of their tier,
+    the oldest first, however far behind, or what is theirs would stand empty; but not before the
+    one that is starved. One whose tenant is held back is not tried.
     """
-    holders = [holder for holder, _ in _claims(state, model) if holder.id != starved]
+    first = dict.fromkeys(model.claims)
+    if model.room is not None:
+        first[model.room.id] = None
+    holders = [
+        holder
+        for holder in map(state.requests.__getitem__, first)
+        if holder.id != starved and not model.accounts[holder.tenant].held
+    ]
     holders.sort(key=lambda holder: (RANKS[holder.line], holder.order))
     holders.reverse()
     for request_id in request_ids:
@@ -93,7 +101,7 @@ def in_order(
         rank = RANKS[state.requests[request_id].line]
         while holders and RANKS[holders[-1].line] <= rank:
             yield holders.pop().id
-        if request_id not in model.claims:
+        if request_id not in first:
             yield request_id
     yield from (holder.id for holder in reversed(holders))
 

@@ -34,12 +34,15 @@ def candidates(
 def is_open(state: State, model: Model, request: Request, replica: Replica) -> bool:
     """Return whether a replica's free room may go to the request: room kept for another may not.
 
-    A higher tier still may, until the one that it is kept for has reached its starvation cap.
+    A higher tier still may, until the one that it is kept for has reached its starvation cap; and
+    anybody while the tenant of that one is held back.
     """
     room = model.room
     if room is None or replica.slot != room.slot or request.id == room.id:
         return True
     kept_for = state.requests[room.id]
+    if model.accounts[kept_for.tenant].held:
+        return True
     if RANKS[request.line] >= RANKS[kept_for.line]:
         return False
     cap_us = starvation.cap_us(state, kept_for.model, kept_for.tier)

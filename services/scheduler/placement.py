@@ -123,7 +123,7 @@ def _without_a_place(
 def _tries(state: State, model: Model) -> tuple[Iterator[str], str | None]:
     """Return the ids to try, in order, and the one of them that goes before a higher tier."""
     request_ids, starved = order.candidates(state, model)
-    if model.claims:
+    if model.claims or model.room is not None:
         request_ids = claims.in_order(state, model, request_ids, starved)
     return request_ids, starved
 

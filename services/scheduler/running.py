@@ -69,6 +69,9 @@ def leave(state: State, decision: d.LeaveAsked) -> None:
         replica.leaving += 1
         _yield_no_more(model, request)
         _ask_no_more(model, request)
+        if decision.cause == "cancelled":
+            # What it gives up may be what was lacking for others to be worth asking.
+            state.touched[request.model] = None
     request.leaving = decision.cause
     if (
         decision.preemption is not None
