@@ -3,6 +3,7 @@
 An id is a string that its writer chose. A cell is a partition number of headway.requests.
 """
 
+import re
 from typing import Annotated
 
 from pydantic import StringConstraints
@@ -12,8 +13,9 @@ NAME_CHARS_MAX = 128
 
 RequestId = Annotated[str, StringConstraints(min_length=1, max_length=REQUEST_ID_CHARS_MAX)]
 # Model and tenant names become parts of topic names, keys and labels, so they are plain.
+_PLAIN = re.compile(r"^[A-Za-z0-9._-]+$")
 ModelName = Annotated[
-    str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX, pattern=r"^[A-Za-z0-9._-]+$")
+    str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX, pattern=_PLAIN.pattern)
 ]
 TenantName = Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX)]
 
@@ -25,6 +27,16 @@ RoutedBy = tuple[int, int, int]
 _MURMUR2_SEED = 0x9747B28C
 _MURMUR2_M = 0x5BD1E995
 _U32 = 0xFFFFFFFF
+
+
+def model_name_fault(name: str) -> str | None:
+    """Return the sentence that says why no model can have this name, or None."""
+    if len(name) <= NAME_CHARS_MAX and _PLAIN.fullmatch(name):
+        return None
+    return (
+        f"{name!r} is no model's name: that has 1 to {NAME_CHARS_MAX} of the characters A-Z, a-z,"
+        " 0-9, '.', '_' and '-'"
+    )
 
 
 def murmur2(data: bytes) -> int:

@@ -29,7 +29,7 @@ DAY_MS = 86_400_000
 VERSION_MAX = 2**31 - 1
 PositiveMs = Annotated[int, Field(ge=1, le=DAY_MS)]
 # None is no quota.
-Quota = Annotated[int, Field(ge=1)] | None
+Quota = Annotated[int, Field(ge=1, le=1_000_000_000_000)] | None
 _OWN = "Headway's own choice"
 
 
@@ -239,6 +239,7 @@ class Policy:
             unit="tenants",
             origin="about 5 MB of memory per model",
             ge=0,
+            le=10_000_000,
         ),
     ] = 10_000
     refuse_hopeless: Annotated[

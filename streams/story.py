@@ -66,7 +66,7 @@ class _Teller:
         self._at: DecisionId = (0, 0, 0)
         self._arrival: tuple[str, int] | None = None
         # Of the present attempt.
-        self._tokens = 0
+        self._tokens, self._kept_tokens = 0, 0
         self._started_event: int | None = None
         self._first_token_told = False
         # Of the run that is open, once its worker has reported its end.
@@ -233,6 +233,7 @@ class _Teller:
         self._check(decision.wait_us, decision.waits)
         self._usage = None
         self._tokens, self._started_event = 0, None
+        self._kept_tokens = decision.resume_tokens
         what, detail = words.dispatch_words(decision)
         self._event(now_us, what, detail)
 
@@ -330,7 +331,7 @@ class _Teller:
             event = Event(min(first_us, now_us), *self._at, "first token", detail)
             joined_us = self._since_us + usage.queued_us
             words.put_first_token(self._story.events, self._started_event, event, joined_us)
-        for label, us, why in parts_of(usage, self._story.events):
+        for label, us, why in parts_of(usage, self._kept_tokens, self._story.events):
             self._segment("run", label, min(self._since_us + us, now_us), why)
         self._segment("run", TO_AND_FROM_WORKER, now_us, "over the bus, both ways")
 

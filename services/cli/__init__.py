@@ -65,7 +65,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="headway", message="%(prog)s %(version)s")
 def _headway() -> None:
-    r"""Headway: an event-sourced scheduler for GPU inference on a message bus.
+    """Headway: an event-sourced scheduler for GPU inference on a message bus.
 
     Every command that answers takes --json for programs. HEADWAY_KAFKA and HEADWAY_CLICKHOUSE name
     real servers; without them, the ones of a running `headway up` are found by its state directory:
@@ -78,7 +78,7 @@ def _headway() -> None:
       2    the command line is wrong, and nothing was done
       3    a worker was told that there is no place for it
       130  interrupted (Ctrl-C)
-    """
+    """  # noqa: D301 - click's mark for lines that it shall not fill is the character itself
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

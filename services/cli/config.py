@@ -113,14 +113,18 @@ def _get(
     short_help="Tell what differs between two policies.",
 )
 @click.argument("before", metavar="A")
-@click.argument("after", metavar="[B]", default="active")
+@click.argument("after", metavar="[B]", required=False)
 @_endpoints.state_option
 @_output.json_option
-def _diff(before: str, after: str, state_dir: str | None, *, as_json: bool) -> None:
+def _diff(before: str, after: str | None, state_dir: str | None, *, as_json: bool) -> None:
     """Tell what differs between A and B: versions, files, `default`, or `active`.
 
-    B is `active` if it is left out. Without versions it needs no deployment.
+    With one version: what has changed since then. With one file: what it would change if it were
+    applied. Without versions it needs no deployment.
     """
+    if after is None:
+        is_file = not before.isdigit() and before not in {"active", "default"}
+        before, after = ("active", before) if is_file else (before, "active")
     numbered = [name for name in (before, after) if name.isdigit() or name == "active"]
     standing = _standing(state_dir) if numbered else None
     told = changes(_policy_named(before, standing), _policy_named(after, standing))

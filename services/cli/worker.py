@@ -7,6 +7,7 @@ from dataclasses import replace
 import click
 from click.core import ParameterSource
 
+from schemas.ids import model_name_fault
 from schemas.profile import SMOLLM2_135M, kv_bytes_per_token
 from services.bus import BusError
 from services.cli._process import (
@@ -196,6 +197,9 @@ def _check_named(context: click.Context, options: dict[str, object]) -> None:
     for param in context.command.params:
         if param.name in {"model", "slot"} and options[param.name] is None:
             raise click.MissingParameter(ctx=context, param=param)
+    wrong = model_name_fault(str(options["model"]))
+    if wrong is not None:
+        raise click.UsageError(wrong)
 
 
 def _one(options: dict[str, object]) -> Hosted:

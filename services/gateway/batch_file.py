@@ -20,6 +20,7 @@ from schemas.batch import (
     item_sum,
     sum_text,
 )
+from schemas.ids import model_name_fault
 from services.gateway.openai_batch import LINE_BYTES_MAX, Line, LineError, read_line
 
 FAULTS_TOLD_MAX = 20
@@ -95,6 +96,9 @@ class _Check:
 
     def _fits(self, line: Line) -> None:
         self.first = self.first or line
+        wrong = None if self.model else model_name_fault(line.model)
+        if wrong is not None:
+            raise LineError(f"body.model: {wrong}")
         if self.model is None and line.model != self.first.model:
             raise LineError(
                 f"body.model is {line.model!r}, and the first line's is {self.first.model!r}: one"
@@ -122,6 +126,9 @@ def check(path: Path, model: str | None = None) -> Checked:
         OSError: the file cannot be read.
     """
     found = _Check(model)
+    wrong = None if model is None else model_name_fault(model)
+    if wrong is not None:
+        found.fault(f"--model: {wrong}")
     for number, raw in _lines(path):
         found.take(number, raw)
     if found.first is None and not found.faults:

@@ -3,8 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from schemas.ids import cell_of, murmur2, replica_name
+from schemas.ids import ModelName, cell_of, model_name_fault, murmur2, replica_name
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,16 @@ def test_models_spread_over_the_cells() -> None:
 
 def test_a_replica_is_named_by_model_and_slot() -> None:
     assert replica_name("smollm2-135m", 3) == "smollm2-135m/3"
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "a", "A.b_c-9", "x" * 128])
+def test_a_plain_name_can_be_a_models(name: str) -> None:
+    assert model_name_fault(name) is None
+    assert TypeAdapter(ModelName).validate_python(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "a\n", "é", "x" * 129])
+def test_any_other_name_is_refused_in_a_sentence(name: str) -> None:
+    told = model_name_fault(name)
+    assert told is not None
+    assert told.startswith(f"{name!r} is no model's name")
