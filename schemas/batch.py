@@ -220,7 +220,12 @@ class BatchHold:
 
 def request_id(job: str, number: int) -> str:
     """Return the id of the request that item `number` of the job becomes."""
-    return f"{_ID_PREFIX}{job}/{number}"
+    return f"{items_prefix(job)}{number}"
+
+
+def items_prefix(job: str) -> str:
+    """Return what the ids of all requests begin with that items of the job become, and no other."""
+    return f"{_ID_PREFIX}{job}/"
 
 
 def item_of(request: str) -> tuple[str, int] | None:
