@@ -37,8 +37,8 @@ JobState = Literal[
 ]
 ENDED: tuple[JobState, ...] = ("completed", "cancelled", "rejected")
 
-# Why items of a job do not leave: its submitter or an operator (the first two), its model, or what
-# its tenant may have of the model ("quota").
+# Why items of a job do not leave: its submitter or an operator (the first two), its model, or that
+# the next one would be refused at the door ("quota", see QuotaReason).
 HoldCause = Literal[
     "receiving",
     "paused",
@@ -59,8 +59,21 @@ HOLDS: tuple[HoldCause, ...] = (
     "window",
     "quota",
 )
+# What an item would break at the door, so that it is not released: what its tenant may have of the
+# model, or what the model's queue may hold. A wait for either counts as one for "quota".
+QuotaReason = Literal[
+    "queue-full",
+    "quota-queued-requests",
+    "quota-queued-tokens",
+    "quota-running-requests",
+    "quota-tokens-per-minute",
+]
 # (cause, µs), only those above zero, in the order of HOLDS.
 Held = tuple[tuple[HoldCause, int], ...]
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 @message
@@ -155,8 +168,10 @@ class JobReport:
         not_run: items of an ended job that were never released.
         held: for how long nothing more could be released, by cause; without the present cause.
         ended_us: when it ended, or null.
-        detail: why it was rejected, or, while it runs, what of its tenant's quota its next item
-            waits for; else empty.
+        detail: why it was rejected, or, while it runs, by what its next item would be refused at
+            the door now; else empty.
+        waits_for: the rule that `detail` tells of while it runs; null where none holds it back,
+            and in a report of before this was told.
     """
 
     tenant: str
@@ -178,6 +193,8 @@ class JobReport:
     held: Held
     ended_us: int | None
     detail: str
+    # It came after reports had been recorded, which keep their bytes.
+    waits_for: Annotated[QuotaReason | None, Field(exclude_if=_is_none)] = None
 
 
 @message
@@ -220,7 +237,12 @@ class BatchHold:
 
 def request_id(job: str, number: int) -> str:
     """Return the id of the request that item `number` of the job becomes."""
-    return f"{_ID_PREFIX}{job}/{number}"
+    return f"{items_prefix(job)}{number}"
+
+
+def items_prefix(job: str) -> str:
+    """Return what the ids of all requests begin with that items of the job become, and no other."""
+    return f"{_ID_PREFIX}{job}/"
 
 
 def item_of(request: str) -> tuple[str, int] | None:

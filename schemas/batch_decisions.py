@@ -6,17 +6,9 @@ which items of which record become requests.
 
 from typing import Literal
 
-from schemas.batch import Action, HoldCause, JobReport
+from schemas.batch import Action, HoldCause, JobReport, QuotaReason
 from schemas.message import message
 
-# What an item would break at the door, so that it is not released.
-QuotaReason = Literal[
-    "queue-full",
-    "quota-queued-requests",
-    "quota-queued-tokens",
-    "quota-running-requests",
-    "quota-tokens-per-minute",
-]
 RejectReason = Literal["unknown-model", "too-many-items", "too-many-jobs"]
 JobMessage = Literal["header", "items", "control", "item"]
 IgnoredWhy = Literal[

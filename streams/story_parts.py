@@ -101,6 +101,8 @@ class Story:
         until_us: up to when it is told: its end; while it lives, now or the last entry if later.
         newest_entry_us: the stamp of the last entry of its cell that was read.
         present: where it stands at `until_us`; None once it is over.
+        standing_fault: why it could not be read what holds this very request back, so that
+            `present` tells what holds its queue back; None where it was read, or it does not wait.
         wait_us, run_us: as the segments add up.
         recorded_wait_us: as the core recorded it last, at a dispatch or at the end.
         unexplained_us: recorded_wait_us less the waits of the segments up to that record.
@@ -118,6 +120,7 @@ class Story:
     until_us: int = 0
     newest_entry_us: int = 0
     present: Present | None = None
+    standing_fault: str | None = None
     prompt_tokens: int = 0
     max_output_tokens: int = 0
     attempts: int = 0

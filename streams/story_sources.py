@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from schemas.codec import CodecError, decode_line
 from schemas.ledger import Entry
+from services import bus
 from streams.recovery import RecoveryError, recover_cell
 from streams.replay_sources import as_bytes, cells_of, records_of
 from streams.story import Story, tell
@@ -112,20 +113,21 @@ async def story_from_kafka(
     return story
 
 
-async def add_standing(bootstrap: str, story: Story) -> None:
+async def add_standing(bootstrap: str | None, story: Story) -> None:
     """Let the story of a request that waits say what holds this very one back.
 
-    Its cell's state is recovered for that, as an owner's that takes over. Where that cannot be, the
-    story stays as it is: it tells what holds the queue back.
-
-    Raises:
-        bus.BusError: the broker did not answer.
+    Its cell's state is recovered for that, as an owner's that takes over. Where that cannot be, or
+    no broker is known, the story tells what holds the queue back, and why it cannot say more.
     """
     if story.present is None or story.present.stage != "waiting":
         return
+    if bootstrap is None:
+        story.standing_fault = "no Kafka of the deployment is known here"
+        return
     try:
         state = (await recover_cell(bootstrap, story.cell)).state
-    except RecoveryError:
+    except (RecoveryError, bus.BusError) as error:
+        story.standing_fault = str(error)
         return
     standing = standing_in(state, story.id, _now_us())
     if standing is not None:

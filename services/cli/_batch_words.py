@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from schemas.batch import ENDED, BatchHold, BatchStatus, HoldCause, JobReport
+from schemas.batch import ENDED, BatchHold, BatchStatus, HoldCause, JobReport, QuotaReason
 from services.cli import _output
 
 _HOLDS: dict[HoldCause, str] = {
@@ -13,7 +13,14 @@ _HOLDS: dict[HoldCause, str] = {
     "online-busy": "online requests leave too little room",
     "in-flight": "as many of its model's items are under way as may be",
     "window": "its oldest item under way has to end first",
-    "quota": "its tenant may have no more of the model now",
+    "quota": "its next item would be refused at the door now",
+}
+_RULES: dict[QuotaReason, str] = {
+    "queue-full": "as many requests of its model wait as may, whoever's they are",
+    "quota-queued-requests": "as many requests of its tenant wait for the model as may",
+    "quota-queued-tokens": "requests of its tenant with as many tokens wait for the model as may",
+    "quota-running-requests": "as many requests of its tenant are served by the model as may",
+    "quota-tokens-per-minute": "its tenant's tokens of this minute are used up",
 }
 
 
@@ -54,22 +61,20 @@ def state_sentence(status: BatchStatus) -> str:
     return f"{sentence}: {final}" if final else sentence
 
 
-def waits_for_quota(status: BatchStatus) -> bool:
-    """Return whether a job waits for what its tenant may have of the model."""
-    return status.report.state == "running" and bool(status.report.detail)
-
-
 def held_by(status: BatchStatus, hold: BatchHold | None) -> str:
-    """Return the cause that holds a job back now, or "" when nothing does."""
-    if waits_for_quota(status):
-        return "quota"
+    """Return what holds a job back now, a rule of the door or a cause, or "" when nothing does."""
+    if _waits_at_the_door(status.report):
+        return status.report.waits_for or "quota"
     return (hold and hold.cause) or ""
 
 
 def hold_sentence(status: BatchStatus, hold: BatchHold | None) -> str | None:
     """Return what holds a job back now, with the numbers compared, or None when nothing does."""
-    if waits_for_quota(status):
-        return f"it waits because {_HOLDS['quota']}: {status.report.detail}"
+    report = status.report
+    if _waits_at_the_door(report):
+        rule = report.waits_for
+        why = _HOLDS["quota"] if rule is None else _RULES[rule]
+        return f"it waits because {why}: {report.detail}"
     if hold is None or hold.cause is None:
         return None
     return (
@@ -85,6 +90,16 @@ def status_json(status: BatchStatus, hold: BatchHold | None) -> dict[str, Any]:
     report["held_us"] = dict(status.report.held)
     del report["held"]
     holds: dict[str, Any] | None = None if hold is None else _output.plain(hold)
-    if waits_for_quota(status):
-        holds = {"cause": "quota", "detail": status.report.detail}
+    if _waits_at_the_door(status.report):
+        rule, detail = status.report.waits_for, status.report.detail
+        holds = {"cause": "quota", "reason": rule, "detail": detail}
     return {"job": status.job, "model": status.model, **report, "held_by": holds}
+
+
+def _waits_at_the_door(report: JobReport) -> bool:
+    """Return whether a job waits because its next item would be refused at the door.
+
+    A report of before the rule was told has the numbers alone: while a job runs, nothing else is
+    told there.
+    """
+    return report.state == "running" and (report.waits_for is not None or bool(report.detail))

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.batch import request_id
 from services.cli import _endpoints
 from services.recorder.server import connect
 
@@ -48,13 +47,13 @@ class AuditFound:
 
 
 async def audit(
-    clickhouse: str, run: str, total: int, last_seq: Mapping[int, int], s_max: float
+    clickhouse: str, prefixes: list[str], total: int, last_seq: Mapping[int, int], s_max: float
 ) -> AuditFound:
     """Wait until the recorder has caught up, for `s_max` at most, and ask for its audit.
 
     Args:
         clickhouse: URL of the recorder's store.
-        run: what the ids of this run's requests begin with, or those of its job behind "batch/".
+        prefixes: what the ids of this run's requests begin with, those of its job's items too.
         total: how many they are.
         last_seq: of each cell, the entry that must be there.
         s_max: for all of it.
@@ -67,7 +66,7 @@ async def audit(
     behind = "it has not answered"
     while time.monotonic() - began_s < s_max:
         try:
-            behind, found = await asyncio.to_thread(_look, clickhouse, run, total, last_seq)
+            behind, found = await asyncio.to_thread(_look, clickhouse, prefixes, total, last_seq)
         except (ClickHouseError, OSError) as error:
             behind, found = _endpoints.first_line(error), None
         if found is not None:
@@ -86,7 +85,7 @@ async def audit(
 
 
 def _look(
-    clickhouse: str, run: str, total: int, last_seq: Mapping[int, int]
+    clickhouse: str, prefixes: list[str], total: int, last_seq: Mapping[int, int]
 ) -> tuple[str, AuditFound | None]:
     """Return what the recorder lacks still; or, once it lacks nothing, what its audit finds."""
     client = connect(clickhouse, _endpoints.STORE_QUERY_S)
@@ -97,17 +96,17 @@ def _look(
             if held.get(cell, -1) < seq:
                 lacks = f"of cell {cell} it holds seq {held.get(cell, -1)}, the ledger {seq}"
                 return lacks, None
-        mine = {"run": run, "items": request_id(run, 0).rpartition("/")[0]}
+        mine = {"prefixes": prefixes}
         ended, unended = _row(
             client,
             "SELECT countIf(outcome IS NOT NULL), countIf(outcome IS NULL) FROM requests"
-            " WHERE startsWith(id, {run:String}) OR startsWith(id, {items:String})",
+            " WHERE arrayExists(one -> startsWith(id, one), {prefixes:Array(String)})",
             mine,
         )
         (results,) = _row(
             client,
             "SELECT count() FROM results"
-            " WHERE startsWith(id, {run:String}) OR startsWith(id, {items:String})",
+            " WHERE arrayExists(one -> startsWith(id, one), {prefixes:Array(String)})",
             mine,
         )
         if results < ended:
@@ -131,5 +130,5 @@ def _look(
     return "", AuditFound(True, 0.0, ended, results, problems, faults)
 
 
-def _row(client: Any, query: str, parameters: dict[str, str]) -> tuple[int, ...]:
+def _row(client: Any, query: str, parameters: dict[str, Any]) -> tuple[int, ...]:
     return tuple(int(value) for value in client.query(query, parameters=parameters).result_rows[0])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from schemas.batch import ENDED, BatchControl, JobReport, request_id
+from schemas.batch import ENDED, BatchControl, JobReport, items_prefix, request_id
 from schemas.profile import Profile
 from services.cli._demo_run import Watch
 from services.cli._demo_traffic import TEMPLATE_TOKENS, request_s
@@ -120,7 +120,7 @@ def faults(job: Job, watch: Watch) -> list[str]:
 
 
 def _running(job: Job, watch: Watch) -> int:
-    return sum(one.startswith(request_id(job.id, 0)[:-1]) for one in watch.occupancy.running)
+    return sum(one.startswith(items_prefix(job.id)) for one in watch.occupancy.running)
 
 
 def _over(job: Job, watch: Watch) -> bool:

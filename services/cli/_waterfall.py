@@ -93,10 +93,16 @@ def present_words(story: Story) -> list[str]:
     age_ms = _ms(max(0, story.until_us - story.newest_entry_us))
     for_ms = _ms(story.until_us - present.since_us)
     why = f"{present.why}{_id(present.decision)}".strip() or "no word of it"
-    return [
+    words = [
         f"now    {present.cause or present.stage} for {for_ms} ms: {why}",
         f"       it goes on; the newest entry of its cell is {age_ms} ms old",
     ]
+    if story.standing_fault is not None:
+        # The cause above is its queue's; it may be another one that keeps this request from it.
+        words.append(
+            f"       what holds this very request back could not be read: {story.standing_fault}"
+        )
+    return words
 
 
 def totals(story: Story) -> str:

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from schemas.batch import items_prefix
 from services import settings as where
 from services.cli import _output
 from services.cli._demo_audit import audit
@@ -183,7 +184,8 @@ async def _run_and_check(plan: Plan, stack: Stack, progress: Progress) -> Report
         released = report.job.report.released if report.job else 0
         total = len(probe) + len(everything) + released
         last_seq = dict(watch.occupancy.last_seq)
-        report.audit = await audit(stack.clickhouse, plan.run, total, last_seq, AUDIT_S_MAX)
+        mine = [plan.run, items_prefix(job.id)]
+        report.audit = await audit(stack.clickhouse, mine, total, last_seq, AUDIT_S_MAX)
         report.faults += report.audit.faults
     progress.enter("deriving every decision again")
     report.replay = await full_replay(stack.kafka)

@@ -1,6 +1,5 @@
 """`headway explain`: everything about one request, and where each µs of its time went."""
 
-import contextlib
 from typing import Any
 
 import click
@@ -32,7 +31,8 @@ def command(request_id: str, source: str, state_dir: str | None, *, as_json: boo
     Shows a waterfall of its time (each wait with its cause and the numbers that were compared),
     the totals by cause, which add up to the wait, and every fact and decision in order with its
     id (cell, seq, index) and the policy that it was made under. Of a request that is not over it
-    tells up to now, and what holds it back at this moment.
+    tells up to now, and what holds it back at this moment; or, where its cell's ledger cannot be
+    read for that, what holds its queue back, and why no more is known.
     """
     story = _find(request_id, source, state_dir)
     if story is None:
@@ -72,10 +72,9 @@ def _find(request_id: str, source: str, state_dir: str | None) -> Story | None:
     if source != "kafka" and (places.clickhouse or source == "clickhouse"):
         try:
             story = _from_store(request_id, state_dir)
-            if story is not None and places.kafka:
+            if story is not None:
                 # A record of the past; how it stands now is the cell's to know.
-                with contextlib.suppress(click.ClickException):
-                    _output.run(add_standing(places.kafka, story))
+                _output.run(add_standing(places.kafka, story))
             if story is not None or source == "clickhouse":
                 return story
         except click.ClickException as error:

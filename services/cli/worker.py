@@ -179,8 +179,8 @@ def _hosted(
 
 def _options_in(host: str, given: dict[str, object]) -> dict[str, object]:
     """Return the options of one --host, with those `given` beside it in place of the defaults."""
-    names = [param for param in command.params if param.name not in {"hosts", "threads"}]
-    reading = click.Command("--host", params=names, add_help_option=False)
+    params = [param for param in command.params if param.name not in {"hosts", "threads"}]
+    reading = click.Command("--host", params=params, add_help_option=False)
     arguments: list[str] = []
     for part in host.split(","):
         name, said, value = part.strip().partition("=")

@@ -1,7 +1,8 @@
 """Who gave way to whom, how batches were formed, and how offline jobs went: follows ledgers. Pure.
 
 Fed the entries of any cells in the order of each ledger, as services/lab/occupancy is. It keeps
-counts and the last word on each thing, so it may follow for as long as one likes.
+counts and the last word on each thing: of each request that lives, each model, each job that lives,
+and the JOBS_ENDED_MAX jobs that ended last.
 """
 
 from collections import Counter
@@ -10,7 +11,7 @@ from typing import Literal
 
 from schemas import batch_decisions as b
 from schemas import decisions as d
-from schemas.batch import JobReport, item_of
+from schemas.batch import ENDED, JobReport, item_of
 from schemas.batches import BatchFormed, ClosedBy, WindowOpened, WindowTuned
 from schemas.ledger import Entry
 from schemas.policy import TIERS, Tier
@@ -21,6 +22,7 @@ Line = Tier | Literal["offline"]
 LINES: tuple[Line, ...] = (*TIERS, "offline")
 # What holds a job back because there is online work.
 ONLINE_HOLDS = ("online-waits", "online-busy")
+JOBS_ENDED_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class Scheduling:
         left: by (line of the one that left, tier of the one it left for), how many.
         tokens_kept: by those that left. examples: of each such pair, the one that kept most.
         last: the one that left last.
+        jobs: those whose reports were seen. A request counts as offline if it is an item that one
+            of them has released.
     """
 
     lines: dict[str, Line] = field(default_factory=dict[str, Line])
@@ -109,6 +113,7 @@ class Scheduling:
     windows: dict[str, Windows] = field(default_factory=dict[str, Windows])
     jobs: dict[str, JobSeen] = field(default_factory=dict[str, JobSeen])
     _asked: dict[str, Preemption] = field(default_factory=dict[str, Preemption])
+    _jobs_ended: dict[str, None] = field(default_factory=dict[str, None])
 
     @property
     def preemptions(self) -> int:
@@ -123,12 +128,15 @@ class Scheduling:
     def _take(self, decision: d.Decision) -> None:
         match decision:
             case d.RequestQueued():
-                of_job = item_of(decision.id) is not None
+                of_job = self._job_of(decision.id) is not None
                 self.lines[decision.id] = "offline" if of_job else decision.tier
                 self.tenants[decision.id] = decision.tenant
             case d.LeaveAsked():
                 if decision.preemption is not None:
                     self._asked[decision.id] = decision.preemption
+            case d.AttemptLost():
+                # What was asked of that attempt says nothing of why the next one leaves.
+                self._asked.pop(decision.id, None)
             case d.RequestPreempted():
                 self._preempted(decision)
             case d.RequestEnded():
@@ -136,11 +144,16 @@ class Scheduling:
             case BatchFormed() | WindowOpened() | WindowTuned():
                 self._batched(decision)
             case b.ReleaseHeld():
-                for job in self.jobs.values():
-                    if job.model == decision.model and job.report.state == "running":
-                        job.holds[decision.cause] += 1
+                self._held(decision)
             case _:
                 self._reported(decision)
+
+    def _held(self, decision: b.ReleaseHeld) -> None:
+        for job in self.jobs.values():
+            report = job.report
+            releases = report.state == "running" and report.released < report.items
+            if releases and job.model == decision.model:
+                job.holds[decision.cause] += 1
 
     def _preempted(self, decision: d.RequestPreempted) -> None:
         asked = self._asked.pop(decision.id, None)
@@ -195,13 +208,24 @@ class Scheduling:
         if not isinstance(report, JobReport) or not isinstance(name, str):
             return
         job = self.jobs.get(name)
-        if job is None:
+        if job is None or isinstance(decision, b.JobAccepted):
+            # An id may come again once its cell has forgotten the job that had it.
             model = getattr(decision, "model", "")
             job = self.jobs[name] = JobSeen(model, report)
+            self._jobs_ended.pop(name, None)
         job.report = report
         if isinstance(decision, b.ItemsReleased):
             job.released[decision.why] += decision.count
+        if report.state in ENDED:
+            self._jobs_ended[name] = None
+            if len(self._jobs_ended) > JOBS_ENDED_MAX:
+                oldest = next(iter(self._jobs_ended))
+                del self._jobs_ended[oldest], self.jobs[oldest]
 
     def _job_of(self, request: str) -> JobSeen | None:
+        """Return the job of which a request is an item that was released, or None."""
         item = item_of(request)
-        return None if item is None else self.jobs.get(item[0])
+        job = None if item is None else self.jobs.get(item[0])
+        if item is None or job is None or job.report.state in ENDED:
+            return None
+        return job if item[1] < job.report.released else None

@@ -3,9 +3,10 @@
 Each replica is a WorkerService of its own: its slot, consumer, reports, engine and KV pool. They
 share the device, which runs one iteration at a time (device.py). Decides nothing about requests.
 
-What ends what: an engine that cannot be loaded, or a report that the bus will never take, ends the
-process, after the others have finished what runs or handed it over; whoever supervises it starts it
-again. A replica that the cell turns away (another life has its slot) leaves, and the others go on.
+What ends what: an engine that cannot be loaded, a report that the bus will never take, or policies
+that cannot be followed for another reason than the bus, ends the process, after the others have
+finished what runs or handed it over; whoever supervises it starts it again. A replica that the cell
+turns away (another life has its slot) leaves, and the others go on.
 """
 
 import asyncio
@@ -60,41 +61,50 @@ class WorkerHost:
         Raises:
             TurnedAwayError: the cell has no place for any of them.
             LoadError, UnwritableError, bus.BusError: one of them cannot go on, so all have ended.
+            Whatever else ends one of them, or ends the following of the policies.
         """
-        following = [asyncio.create_task(self._weights.follow())] if self._device.shared else []
+        following = {asyncio.create_task(self._weights.follow())} if self._device.shared else set()
         running = {asyncio.create_task(service.run()) for service in self._services}
-        stopped_in_order = False
+        ended_in_order = 0
         try:
             while running:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    running | following, return_when=asyncio.FIRST_COMPLETED
+                )
+                running -= done
+                following -= done
                 # Cancelled are only those that waited for one that could not be loaded.
-                for task in [one for one in done if not one.cancelled()]:
-                    stopped_in_order |= not self._failed(task.exception(), running)
+                for error in [one.exception() for one in done if not one.cancelled()]:
+                    if error is None:
+                        ended_in_order += 1
+                    else:
+                        self._end_after(error, running)
         finally:
             for task in (*running, *following):
                 task.cancel()
             await asyncio.gather(*running, *following, return_exceptions=True)
         if self._failure is not None:
             raise self._failure
-        if self._turned_away is not None and not stopped_in_order:
+        if self._turned_away is not None and not ended_in_order:
             raise self._turned_away
 
-    def _failed(self, error: BaseException | None, others: "set[asyncio.Task[None]]") -> bool:
-        """Return whether a replica ended with an error, after doing what follows from it."""
+    def _end_after(self, error: BaseException, others: "set[asyncio.Task[None]]") -> None:
+        """Let the replicas that still run go on or end, as it follows from what ended one."""
         if isinstance(error, TurnedAwayError):
             self._turned_away = error
             if others:
                 log.error("%s; the other models of this worker go on", error)
-        elif error is not None and self._failure is None:
-            self._failure = error
-            if others:
-                log.error("%s; the other models of this worker end too", error)
-            self.stop()
-            if not self._device.loaded:
-                # Those that wait for it have taken no work.
-                for task in others:
-                    task.cancel()
-        return error is not None
+            return
+        if self._failure is not None:
+            return
+        self._failure = error
+        if others:
+            log.error("%s; the other models of this worker end too", error)
+        self.stop()
+        if not self._device.loaded:
+            # Those that wait for it have taken no work.
+            for task in others:
+                task.cancel()
 
 
 def check_hosted(replicas: Sequence[Replica]) -> None:

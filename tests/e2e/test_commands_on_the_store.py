@@ -47,6 +47,29 @@ async def test_the_recorder_tells_what_kafka_tells(
     await _queries(commands)
 
 
+async def test_while_the_broker_is_away_the_recorder_tells_of_a_waiting_request_what_it_can(
+    deployment: Deployment, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port(None)
+    deployment.spawn("recorder", "recorder", "--port", str(port))
+    deployment.start_cell()
+    await deployment.send([deployment.request("waits")])
+    monkeypatch.setenv("HEADWAY_CLICKHOUSE", f"http://127.0.0.1:{port}")
+    until_s = time.monotonic() + 60
+    while (await commands.call("explain", "waits", "--from", "clickhouse")).exit_code:
+        assert time.monotonic() < until_s, "the recorder did not store the request"
+        await asyncio.sleep(0.3)
+    told = await commands.json("explain", "waits")
+    assert (told["present"]["cause"], told["standing_fault"]) == ("no-replica", None)
+    monkeypatch.setenv("HEADWAY_KAFKA", f"127.0.0.1:{free_port(None)}")
+    told = await commands.json("explain", "waits")
+    assert told["present"]["cause"] == "no-replica"
+    assert "Kafka could not" in told["standing_fault"]
+    shown = await commands.call("explain", "waits")
+    assert shown.exit_code == 0
+    assert "what holds this very request back could not be read: Kafka could not" in shown.output
+
+
 async def _queries(commands: Commands) -> None:
     rows = await commands.json("sql", "SELECT outcome, count() AS n FROM requests GROUP BY outcome")
     assert rows == [{"outcome": "completed", "n": 12}]

@@ -19,11 +19,16 @@ from schemas.topics import CONFIG
 from services import bus
 from services.embedded.processes import Child
 from services.gateway.vectors import vectors_of
+from services.worker import turn_weights
 from services.worker.engine import Work
+from services.worker.host import Hosted, WorkerHost
 from services.worker.plan import Bounds
+from services.worker.simulated import SimulatedEngine, llama_on_h100
+from services.worker.turns import Replica
 from tests.e2e.deployment import BYTES_PROFILE, Deployment
 
 POOL_BYTES = 64 * 2**20
+MODELS = ["cold", "hot"]
 HOT, COLD = replace(BYTES_PROFILE, model="hot"), replace(BYTES_PROFILE, model="cold")
 SLOW = ("--engine", "simulated", "--speed", "2", "--max-batch", "4")
 
@@ -255,9 +260,7 @@ async def test_a_worker_that_is_told_to_stop_ends_all_its_models_in_order(
     outcomes = await hot.outcomes(ids)
     assert kinds_of(outcomes.values()) == {"completed"}
     assert {outcome.attempts for outcome in outcomes.values()} == {1}
-    facts = [entry.fact for entry in await hot.entries()]
-    stopped = [fact.model for fact in facts if isinstance(fact, ReplicaStopped)]
-    assert sorted(stopped) == ["cold", "hot"]
+    assert _stopped(await hot.entries()) == MODELS
 
 
 def _started(entries: list[Entry]) -> int:
@@ -286,3 +289,45 @@ async def test_a_model_that_cannot_be_loaded_ends_its_worker_before_any_work_is_
     assert "Traceback" not in said
     facts = [entry.fact for entry in await hot.entries()]
     assert not any(isinstance(fact, ReplicaReady) for fact in facts)
+
+
+@both
+async def test_a_worker_that_can_no_longer_follow_the_policies_ends_in_order_with_that_error(
+    pair: tuple[Deployment, Deployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hot, cold = pair
+    hot.start_cell()
+    worker = WorkerHost(
+        hot.bootstrap,
+        [Hosted(Replica(model, 0), lambda model=model: slow_engine(model)) for model in MODELS],
+    )
+    serving = asyncio.create_task(worker.run())
+    try:
+        await hot.wait_for_replicas(2)
+        ids = await hot.send_many([hot.request("h")]) + await cold.send_many([cold.request("c")])
+        await hot.until_recorded("2 requests started", lambda entries: _started(entries) == 2)
+
+        # No policy is known to do this: it stands for a fault of the code.
+        def fails(_policy: Policy) -> None:
+            raise ArithmeticError("no weight is left")
+
+        monkeypatch.setattr(turn_weights, "Settings", fails)
+        await hot.set_policy(Policy(version=2))
+        with pytest.raises(ArithmeticError, match="no weight is left"):
+            await asyncio.wait_for(serving, 60)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+    # What ran has ended first, and both have told the cell that they stop.
+    outcomes = await hot.outcomes(ids)
+    assert [(one.outcome, one.attempts) for one in outcomes.values()] == [("completed", 1)] * 2
+    await hot.until_recorded("2 replicas stopped", lambda entries: _stopped(entries) == MODELS)
+
+
+def slow_engine(model: str) -> SimulatedEngine:
+    return SimulatedEngine(llama_on_h100(model, 2.0))
+
+
+def _stopped(entries: list[Entry]) -> list[str]:
+    facts = [entry.fact for entry in entries]
+    return sorted(fact.model for fact in facts if isinstance(fact, ReplicaStopped))

@@ -7,7 +7,7 @@ import pytest
 
 from schemas import batch_decisions as b
 from schemas import decisions as d
-from schemas.batch import Action, add_sums, item_of, item_sum, request_id, sum_text
+from schemas.batch import Action, add_sums, item_of, item_sum, items_prefix, request_id, sum_text
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from tests.spec.offline_story import control, item, items, submitted
 from tests.spec.scheduler_story import (
@@ -275,6 +275,8 @@ def test_an_ended_job_is_not_steered(action: Action) -> None:
 
 def test_an_items_request_is_known_by_its_id() -> None:
     assert request_id("night-1", 12) == "batch/night-1/12"
+    assert request_id("night-1", 12).startswith(items_prefix("night-1"))
+    assert not request_id("night-1", 12).startswith(items_prefix("night"))
     assert item_of("batch/night-1/12") == ("night-1", 12)
     assert item_of("batch/night-1/012") is None
     assert item_of("batch/night-1/") is None

@@ -2,7 +2,10 @@
 
 from schemas.policy import Override
 from services.cli._waterfall import headline, present_words, totals
+from services.cli.explain import as_plain
+from services.embedded.ports import free_port
 from streams.story import Story, tell
+from streams.story_sources import add_standing
 from streams.story_standing import Standing, standing_in, tell_standing
 from tests.spec.replay_ledger import HandMade, begun
 from tests.spec.scheduler_story import arrived, finished, ready, us, with_policy
@@ -84,3 +87,31 @@ def test_a_standing_that_is_newer_lets_the_story_go_on_to_it() -> None:
     assert standing is not None
     tell_standing(story, standing)
     assert (story.until_us, story.waits(), story.unexplained_us) == (us(14), [("slots", us(11))], 0)
+
+
+async def test_where_the_ledger_cannot_be_read_the_story_says_so_and_keeps_the_queue_s_cause() -> (
+    None
+):
+    made = begun(ready(at=1, batch=1), policy=with_policy(preemptible=False))
+    made.tell(arrived("runs", at=2)).tell(arrived("low", at=3, tier="batch"))
+    made.tell(arrived("high", at=10, tier="realtime"))
+    for broker, fault in (
+        (f"127.0.0.1:{free_port()}", "Kafka could not"),
+        (None, "no Kafka of the deployment is known"),
+    ):
+        story = tell("low", made.entries, us(25))
+        assert story is not None
+        await add_standing(broker, story)
+        assert story.present is not None
+        assert story.present.cause == "slots", "its turn can not be told"
+        *_, said = present_words(story)
+        assert said.startswith(
+            f"       what holds this very request back could not be read: {fault}"
+        )
+        assert said.endswith(str(as_plain(story)["standing_fault"]))
+    # One that runs is held back by nothing.
+    running = tell("runs", made.entries, us(25))
+    assert running is not None
+    await add_standing(None, running)
+    assert running.standing_fault is None
+    assert not any("could not be read" in line for line in present_words(running))
