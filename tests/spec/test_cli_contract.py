@@ -154,6 +154,8 @@ def test_what_could_not_be_done_ends_with_1_and_a_sentence(
         (["worker", "--host", "model=m,slot=0,max-batch=0"], "Invalid value for '--max-batch'"),
         (["worker", "--host", "model=m,slot=0,threads=1"], "No such option: --threads"),
         (["worker", "--host", "m"], "--host m: No such option: --m"),
+        (["worker", "--host", "model=a b,slot=0"], "'a b' is no model's name"),
+        (["worker", "--model", "", "--slot", "0"], "'' is no model's name"),
         (["worker", *("--host", "model=m,slot=0") * 2], "m/0 is named twice"),
         (
             ["worker", "--model", "m", "--slot", "0", "--host", "model=n,slot=0"],

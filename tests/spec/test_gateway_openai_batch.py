@@ -15,6 +15,7 @@ from schemas.batch_decisions import ItemsReleased
 from schemas.bus import Result
 from schemas.codec import decode
 from schemas.embeddings import Embedding
+from services.gateway.batch_file import FileError, check
 from services.gateway.openai_batch import LineError, read_line, result_line
 from streams.jobs import request_of
 
@@ -106,3 +107,14 @@ def test_an_outcome_without_usable_vectors_is_an_error_and_no_empty_list(
 def test_an_endpoint_that_is_not_served_is_told_with_those_that_are() -> None:
     with pytest.raises(LineError, match="/v1/embeddings"):
         read_line(line("/v1/images/generations"))
+
+
+@pytest.mark.parametrize(("asked", "where"), [(None, "line 1: body.model"), ("a b", "--model")])
+def test_a_file_for_a_model_that_cannot_be_is_refused_before_it_is_sent(
+    tmp_path: Path, asked: str | None, where: str
+) -> None:
+    file = tmp_path / "job.jsonl"
+    named = {"custom_id": "x", "method": "POST", "url": "/v1/completions"}
+    file.write_text(json.dumps(named | {"body": {"model": "a b", "prompt": "hello"}}))
+    with pytest.raises(FileError, match=f"{where}: 'a b' is no model's name"):
+        check(file, asked)

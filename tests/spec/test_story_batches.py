@@ -1,8 +1,10 @@
 """A one-shot request's story: its window with the numbers, its batch, and no µs unexplained."""
 
 from schemas.codec import encode_entry
+from schemas.facts import Usage
 from schemas.ledger import GENESIS_CHAIN
 from streams.story import Story, tell
+from streams.story_batches import parts_of
 from streams.story_sources import Sieve
 from tests.spec.oneshot_story import ENCODER, STILL, embedded, texts
 from tests.spec.replay_ledger import HandMade, begun
@@ -62,3 +64,18 @@ def test_the_sieve_keeps_what_the_story_needs_of_a_window_that_was_open_before()
     assert story is not None
     assert story.unexplained_us == 0
     assert [one.label for one in story.segments if one.kind == "wait"] == ["window"]
+
+
+def test_a_resumed_run_tells_the_tokens_that_it_generated_and_those_that_it_computed_again() -> (
+    None
+):
+    usage = Usage(
+        prompt_tokens=30,
+        output_tokens=91,
+        queued_us=1,
+        prefill_us=2,
+        decode_us=3,
+        first_token_us=None,
+    )
+    told = {label: why for label, _, why in parts_of(usage, 2, ())}
+    assert (told["prefill"], told["decode"]) == ("32 tokens", "89 tokens")
