@@ -140,7 +140,9 @@ def test_a_replica_never_holds_more_blocks_than_were_dispatched_to_it(golden: Re
     assert {row[0] for row in last} == set(dispatched)
     for replica, running, blocks, most in last:
         assert (running, blocks) == (0, 0), "all requests of this ledger have ended"
-        assert 0 < most <= dispatched[replica]
+        # What came and went within a second is not seen at its end.
+        assert 0 <= most <= dispatched[replica]
+    assert any(most for *_, most in last)
 
 
 def test_unknown_is_null_and_never_zero(golden: Recorded) -> None:

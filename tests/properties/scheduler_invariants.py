@@ -14,14 +14,17 @@ from schemas.decisions import CAUSES, Decision
 from schemas.facts import Fact
 from schemas.policy import TIERS, Policy
 from schemas.room import Preemption
-from services.scheduler import reservation
 from services.scheduler.decide import decide
 from services.scheduler.evolve import evolve
-from services.scheduler.order import is_open
 from services.scheduler.queue import LINES
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from services.scheduler.state import Model, Request, State
 from services.scheduler.step import governing, next_due_us, recover, step
+from tests.properties.overlooked_invariants import (
+    check_kept_room_is_used,
+    check_nothing_fits,
+    check_nothing_was_overlooked,
+)
 from tests.properties.windows_invariants import check_batches, check_window
 
 DECISIONS_MAX = 2000
@@ -285,10 +288,12 @@ def check_rest(policy: Policy, state: State) -> None:
             running[model.profile.model, replica.slot, replica.incarnation] = replica.running
         assert (model.cause is None) == (model.queue.waiting == 0)
         if model.batching is None:
-            _check_nothing_fits(state, model)
+            check_nothing_fits(state, model)
+            check_kept_room_is_used(state, model)
         else:
             check_window(state, model, model.batching)
     assert state.forming is None
+    check_nothing_was_overlooked(policy, state)
     for request in state.requests.values():
         assert (request.deadline_us is None or request.deadline_us > state.now_us) or (
             request.stage == "running"
@@ -365,22 +370,3 @@ def _check_heaps(state: State) -> None:
             assert (request.deadline_us, request.order, request.id) in deadlines
         if request.stage == "backoff":
             assert (request.retry_at_us, request.order, request.id) in retries
-
-
-def _check_nothing_fits(state: State, model: Model) -> None:
-    """Check by trying all that no dispatch was left out, but where room is kept for another."""
-    look_ahead = state.settings.at(model.profile.model).look_ahead_requests
-    for request_id in model.queue.first(look_ahead):
-        request = state.requests[request_id]
-        for replica in model.replicas.values():
-            if replica.draining or len(replica.running) >= replica.max_batch:
-                continue
-            if any(claim.slot == replica.slot for claim in model.claims.values()):
-                continue
-            if not is_open(state, model, request, replica):
-                continue
-            reserved = reservation.of(state, model, request, replica)
-            if reserved.full > replica.kv_blocks:
-                continue
-            free = replica.kv_blocks - sum(replica.running.values())
-            assert free < reserved.blocks, f"{request_id} would fit"
