@@ -1,6 +1,7 @@
 """The demo's offline job: a file in OpenAI's batch format, sent as `headway batch submit` does.
 
-It is there before the first request, and takes the machine while nobody asks; then it gives way.
+It is there before the first request and takes the whole machine while nobody asks, because the
+demo's policy lets it take every slot at once (see WHOLE_MACHINE); then it gives way.
 """
 
 import asyncio
@@ -13,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from schemas.batch import ENDED, BatchControl, JobReport, items_prefix, request_id
+from schemas.policy_history import changes
 from schemas.profile import Profile
+from services.cli import _config_edit as edit
 from services.cli._demo_run import Watch
 from services.cli._demo_traffic import TEMPLATE_TOKENS, request_s
 from services.gateway import batch, batch_file
 from services.lab import prompts
+from streams.policies import read_standing, set_policy
 
 TENANT = "archive"
 # What a small machine is given: so much of the time of the traffic, but enough items that some wait
@@ -28,10 +32,15 @@ ITEM_OUTPUT_TOKENS = 16
 ITEMS_MIN = 24
 # What a simulated replica at full size is given.
 ITEMS_AT_FULL_SIZE = 400
+# By default a job takes half the slots until online work has been gone for 10 s. Nobody would wait
+# for that to see a job give way.
+WHOLE_MACHINE: dict[str, Any] = {"offline_slots_max_pct": 100, "offline_alone_ms": 0}
+POLICY_S_MAX = 15.0
 # It has begun when this long has passed, or the traffic begins without it.
 BEGIN_S_MAX = 15.0
-# Once everything else has ended, what is left of it gets so long; then it is cancelled.
-END_S_MAX = 30.0
+# Once everything else has ended, what is left of it goes on; if no item ends for so long, the rest
+# is cancelled.
+STALL_S_MAX = 30.0
 CANCEL_S_MAX = 20.0
 POLL_S = 0.05
 
@@ -77,25 +86,51 @@ def _line(number: int, profile: Profile, chance: random.Random) -> str:
     return json.dumps({"custom_id": f"row-{number}", "method": "POST", "url": url, "body": body})
 
 
+async def allow_whole_machine(kafka: str, model: str) -> None:
+    """Let jobs of the model take every slot that is idle, by the policy in force.
+
+    Raises:
+        bus.BusError: the policy could not be set.
+        batch.JobError: it was refused, or another one was set at the same moment.
+    """
+    standing = await read_standing(kafka)
+    active = standing.history.active.policy
+    values = edit.with_values(active, (model, None, None), WHOLE_MACHINE)
+    policy = edit.checked(values, standing.next_version)
+    if not changes(active, policy):
+        return
+    became = await set_policy(
+        kafka,
+        policy,
+        based_on=active.version,
+        who="headway demo",
+        why="its offline job takes the whole idle machine at once, to be seen giving way",
+        wait_s=POLICY_S_MAX,
+    )
+    if became.refused is not None or became.lost_to is not None:
+        why = became.refused or "another one was set at the same moment"
+        raise batch.JobError(f"the policy of the demo did not come into force: {why}")
+
+
 async def begin(job: Job, kafka: str, directory: Path, watch: Watch) -> None:
-    """Submit the job, and return once its items run.
+    """Submit the job, and return once its items take all the room that there is for them.
 
     Raises:
         bus.BusError, batch.JobError: it could not be submitted.
     """
     checked = batch_file.check(job.path(directory))
     await batch.submit(kafka, checked, checked.header(job.id, TENANT), lambda _: None)
-    await _until(lambda: _running(job, watch) > 0, BEGIN_S_MAX)
+    await _until(lambda: _fills(job, watch), BEGIN_S_MAX)
 
 
 async def end(job: Job, kafka: str, watch: Watch) -> JobReport | None:
-    """Wait for the job's end, cancel it if it takes too long, and return its last report.
+    """Wait for the job's end, cancel it if it does not get on, and return its last report.
 
     Raises:
         bus.BusError: it could not be cancelled.
     """
-    if not await _until(lambda: _over(job, watch), END_S_MAX):
-        why = "the demo ends"
+    if not await _until(lambda: _over(job, watch), STALL_S_MAX, lambda: _ended(job, watch)):
+        why = f"the demo ends: none of its items has ended for {STALL_S_MAX:g} s"
         control = BatchControl(job=job.id, model=job.model, action="cancel", who="demo", why=why)
         await batch.steer(kafka, control)
         await _until(lambda: _over(job, watch), CANCEL_S_MAX)
@@ -119,8 +154,19 @@ def faults(job: Job, watch: Watch) -> list[str]:
     return found
 
 
-def _running(job: Job, watch: Watch) -> int:
-    return sum(one.startswith(items_prefix(job.id)) for one in watch.occupancy.running)
+def _fills(job: Job, watch: Watch) -> bool:
+    """Return whether an item waits for those that run, or all of them have had their turn."""
+    seen = watch.scheduling.jobs.get(job.id)
+    released = 0 if seen is None else seen.report.released
+    prefix = items_prefix(job.id)
+    waits = any(one.startswith(prefix) for one in watch.occupancy.waiting)
+    return waits or released == len(job.lines)
+
+
+def _ended(job: Job, watch: Watch) -> int:
+    """Return how many items have ended."""
+    prefix = items_prefix(job.id)
+    return sum(one.startswith(prefix) for one in watch.occupancy.ended)
 
 
 def _over(job: Job, watch: Watch) -> bool:
@@ -128,9 +174,15 @@ def _over(job: Job, watch: Watch) -> bool:
     return seen is not None and seen.report.state in ENDED
 
 
-async def _until(reached: Callable[[], bool], seconds: float) -> bool:
-    until_s = time.monotonic() + seconds
+async def _until(
+    reached: Callable[[], bool], seconds: float, progress: Callable[[], int] = lambda: 0
+) -> bool:
+    """Wait until something is reached, for so long at most since the last progress."""
+    before, until_s = progress(), time.monotonic() + seconds
     while not reached():
+        now = progress()
+        if now != before:
+            before, until_s = now, time.monotonic() + seconds
         if time.monotonic() > until_s:
             return False
         await asyncio.sleep(POLL_S)

@@ -79,7 +79,7 @@ def test_with_real_models_an_offline_job_gives_way_to_chats_and_texts_find_each_
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     check_batches_and_job(told)
-    # The job has every slot when the first chat comes.
+    # By the demo's policy the job takes every slot, or all KV, before the first chat comes.
     assert told["job"]["items_left"] > 0
     offline = [one for one in told["preemptions"]["examples"] if one["line"] == "offline"]
     assert offline
