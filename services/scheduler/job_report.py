@@ -38,6 +38,7 @@ def report(state: State, job: Job) -> JobReport:
         held=_held(held_us),
         ended_us=job.ended_us,
         detail=job.detail,
+        waits_for=job.waits_for,
     )
 
 

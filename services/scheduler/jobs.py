@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
-from schemas.batch import HOLDS, Endpoint, HoldCause, JobState
+from schemas.batch import HOLDS, Endpoint, HoldCause, JobState, QuotaReason
 from schemas.decisions import Outcome
 
 HOLD_INDEX: dict[HoldCause, int] = {cause: index for index, cause in enumerate(HOLDS)}
@@ -69,6 +69,7 @@ class Job:
     by_quota: bool = False
     ended_us: int | None = None
     detail: str = ""
+    waits_for: QuotaReason | None = None
     held_us: list[int] = field(default_factory=_zeros)
     ended: list[int] = field(default_factory=lambda: [0] * len(OUTCOMES))
     chunks: deque[Chunk] = field(default_factory=deque[Chunk])

@@ -14,6 +14,7 @@ model releases no more: that bounds the decisions of a step and the messages on 
 """
 
 from dataclasses import replace
+from typing import Any
 
 from schemas import batch_decisions as b
 from schemas.batch import HoldCause, JobState
@@ -116,7 +117,7 @@ def _release(policy: Policy, state: State, model: Model) -> Decision | None:
         why="idle" if idle else "spare",
         held=offline.cause,
         room=room,
-        report=replace(told, released=told.released + count, detail=_behind(offline, job)),
+        report=replace(told, released=told.released + count, **_behind(state, job)),
     )
 
 
@@ -144,15 +145,18 @@ def _freed(state: State, model: Model) -> b.JobFreed | None:
                 model=job.model,
                 tenant=job.tenant,
                 items=items,
-                report=replace(report(state, job), detail=""),
+                report=replace(report(state, job), detail="", waits_for=None),
             )
     return None
 
 
-def _behind(offline: Offline, job: Job) -> str:
-    """Return behind which job of its tenant a job waits after a release, or nothing."""
-    first = next(iter(offline.held.get(job.tenant, ())), None)
-    return f"its next items wait behind the job {first}, for the same quota" if first else ""
+def _behind(state: State, job: Job) -> dict[str, Any]:
+    """Return behind which job of its tenant a job waits after a release, and for which rule."""
+    first = next(iter(state.models[job.model].offline.held.get(job.tenant, ())), None)
+    if first is None:
+        return {}
+    detail = f"its next items wait behind the job {first}, for the same quota"
+    return {"detail": detail, "waits_for": state.jobs.by_id[first].waits_for}
 
 
 def _held_by_quota(
@@ -165,7 +169,7 @@ def _held_by_quota(
         reason=reason,
         item_tokens=job.item_tokens,
         until_us=room.until_us,
-        report=replace(report(state, job), detail=room.detail),
+        report=replace(report(state, job), detail=room.detail, waits_for=reason),
     )
 
 

@@ -183,7 +183,7 @@ def _control(state: State, fact: JobControlAsked, job: Job) -> Decision:
         who=fact.who,
         why=fact.why,
         offset=fact.offset,
-        report=replace(report(state, job), state=following, detail=""),
+        report=replace(report(state, job), state=following, detail="", waits_for=None),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas import batch_decisions as b
 from schemas import facts as f
-from schemas.batch import ENDED, HoldCause, JobState, item_of, request_id
+from schemas.batch import ENDED, HoldCause, JobReport, JobState, item_of, request_id
 from schemas.batch_facts import JobControlAsked, JobItemsArrived, JobSubmitted
 from schemas.decisions import Outcome
 from services.scheduler.hearing import time_passed
@@ -132,7 +132,7 @@ def _items_released(state: State, decision: b.ItemsReleased) -> None:
         _leave_turns(state, job)
     elif job.tenant in offline.held:
         # Its tenant's jobs take turns for what the quota gives; the others have waited longer.
-        _wait_for_quota(state, job, decision.report.detail)
+        _wait_for_quota(state, job, decision.report)
     else:
         offline.turns.move_to_end(job.id)
 
@@ -147,7 +147,7 @@ def _release_held(state: State, decision: b.ReleaseHeld) -> None:
 def _job_held(state: State, decision: b.JobHeld) -> None:
     """Note that a job waits for its tenant's quota; it takes no turns meanwhile."""
     job = state.jobs.by_id[decision.job]
-    _wait_for_quota(state, job, decision.report.detail)
+    _wait_for_quota(state, job, decision.report)
     job.unreported = 0
 
 
@@ -249,13 +249,14 @@ def _leave_turns(state: State, job: Job) -> None:
         del state.jobs.waiting[job.model]
 
 
-def _wait_for_quota(state: State, job: Job, detail: str) -> None:
+def _wait_for_quota(state: State, job: Job, told: JobReport) -> None:
     held = state.models[job.model].offline.held
     held.setdefault(job.tenant, {})[job.id] = None
     _leave_turns(state, job)
     job.by_quota = True
     job.since_us = state.now_us
-    job.detail = detail
+    job.detail = told.detail
+    job.waits_for = told.waits_for
 
 
 def _leave_held(state: State, job: Job) -> None:
@@ -263,6 +264,7 @@ def _leave_held(state: State, job: Job) -> None:
     _leave_state(state, job)
     job.by_quota = False
     job.detail = ""
+    job.waits_for = None
     of_tenant = offline.held[job.tenant]
     del of_tenant[job.id]
     if not of_tenant:

@@ -32,7 +32,7 @@ from services.scheduler.state import (
     State,
 )
 
-FORMAT = 4
+FORMAT = 5
 _PIECE_ITEMS = 1000
 
 Frozen = list[tuple[str, list[Any]]]

@@ -9,6 +9,7 @@ import pytest
 from schemas import batch_decisions as b
 from schemas import decisions as d
 from schemas.policy import Override, Policy
+from services.scheduler.job_report import report
 from services.scheduler.snapshot import encode_pieces, freeze, state_digest, thaw
 from services.scheduler.step import next_due_us
 from tests.spec.offline_story import control, item, items, submitted
@@ -149,6 +150,8 @@ def test_a_job_waits_while_as_much_of_its_tenant_waits_or_runs_as_may(
     story = job(policy, blocks=2).when(of_x(0, at=1001)).when(of_x(1, at=1002))
     held = only(b.JobHeld, story)
     assert (held.reason, held.report.detail, held.until_us) == (reason, detail, None)
+    assert held.report.waits_for == report(story.state, story.state.jobs.by_id["j"]).waits_for
+    assert held.report.waits_for == reason
     # Time alone does not free it: the cell wakes to listen, 0.4 of what makes a replica lost.
     assert next_due_us(policy, story.state) == us(401_002)
     story.when(finished("batch/j/0", at=1003))
@@ -158,6 +161,8 @@ def test_a_job_waits_while_as_much_of_its_tenant_waits_or_runs_as_may(
         a(b.JobFreed, items=1),
         a(b.ItemsReleased, first=2, count=1),
     )
+    assert only(b.JobFreed, story).report.waits_for is None
+    assert only(b.ItemsReleased, story).report.waits_for is None
 
 
 def test_a_quota_that_leaves_room_lets_as_many_go_as_it_says() -> None:
@@ -192,6 +197,7 @@ def test_of_two_jobs_of_a_tenant_the_one_that_has_waited_longest_goes_first() ->
     assert only(b.JobFreed, story).job == "j"
     released = only(b.ItemsReleased, story)
     assert released.report.detail == "its next items wait behind the job k, for the same quota"
+    assert released.report.waits_for == "quota-queued-requests"
     story.when(of_x(2, at=1012)).then(a(d.RequestQueued), a(d.QueueBlocked))
     # That released what there was room for: its turn comes again after the other one's.
     story.when(finished("batch/j/1", at=1013))

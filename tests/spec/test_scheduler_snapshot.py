@@ -138,7 +138,7 @@ def test_a_state_is_not_stored_in_the_middle_of_a_step() -> None:
         b'["head",7]',
         b'["head",[]]',
         b'["head",[2]]',
-        b'["head",[4,0,1,1,0,0,0,7]]',
+        b'["head",[5,0,1,1,0,0,0,7]]',
         b"[" * 100_000,
     ],
 )
@@ -151,7 +151,7 @@ def test_another_format_is_named() -> None:
     head, *rest = raw(eventful().state).splitlines()
     name, items = json.loads(head)
     other = json.dumps([name, [FORMAT + 1, *items[1:]]]).encode()
-    with pytest.raises(CodecError, match="has format 5, this version reads 4"):
+    with pytest.raises(CodecError, match="has format 6, this version reads 5"):
         thaw(b"\n".join([other, *rest]))
 
 
