@@ -145,6 +145,8 @@ async def _demo(plan: Plan, settings: where.Settings, console: Console) -> Repor
         await allow_whole_machine(stack.kafka, plan.profile.model)
         report = await _run_and_check(plan, stack, progress)
         if report.faults:
+            for fault in report.faults:
+                progress.tell(f"not sound: {fault}")
             _print_logs(stack, console)
     except START_ERRORS:
         _print_logs(stack, console)
