@@ -3,7 +3,6 @@
 Each check gives what it measured and the sentences that say what is wrong; none raises for that.
 """
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,6 @@ from streams.replay_sources import cells_of, replay_kafka
 
 NAMED_MAX = 3
 # How often the ledger is looked at again for outcomes that headway.results has.
-LEDGER_POLLS = 100
-POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +29,11 @@ class ReplayFound:
     faults: list[str] = field(default_factory=list[str])
 
 
-async def outcome_faults(plan: Sequence[AnySending], watch: Watch) -> list[str]:
+def outcome_faults(plan: Sequence[AnySending], watch: Watch) -> list[str]:
     """Say which requests have no outcome, or more than one, once the ledger has been heard."""
     ids = [sending.request.id for sending in plan]
     ended = watch.occupancy.ended
     waited_s = watch.ended_s - watch.began_s
-    for _ in range(LEDGER_POLLS):
-        if all(one in ended for one in watch.results):
-            break
-        await asyncio.sleep(POLL_S)
     faults = list(watch.troubles)
     silent = [one for one in ids if one not in watch.results]
     if silent:

@@ -27,6 +27,8 @@ AnySending = Sending | TextSending
 
 # After the last request was sent, this long for the rest; a machine that needs longer is told so.
 DRAIN_S_MAX = 300.0
+LEDGER_POLLS = 300
+POLL_S = 0.1
 # Stands in every record that says something of replicas, and in few others.
 _REPLICAS = b'"kind":"replica-'
 
@@ -100,8 +102,17 @@ async def followed(kafka: str, watch: Watch) -> AsyncGenerator[Client]:
         try:
             await watch.catch_up(kafka, client.cells)
             yield client
+            await _hear_all(watch)
         finally:
             await ledger.stop()
+
+
+async def _hear_all(watch: Watch) -> None:
+    """Wait until the ledger has told of every outcome that came: its reader may lag behind."""
+    for _ in range(LEDGER_POLLS):
+        if all(one in watch.occupancy.ended for one in watch.results):
+            return
+        await asyncio.sleep(POLL_S)
 
 
 async def run_traffic(client: Client, plan: Sequence[AnySending], watch: Watch) -> None:

@@ -163,13 +163,13 @@ async def _run_and_check(plan: Plan, stack: Stack, progress: Progress) -> Report
     if probe:
         watch = await _probe(probe, stack, progress)
         speed = probe_speed(watch.ended_s - watch.began_s)
-        faults += await outcome_faults(probe, watch)
+        faults += outcome_faults(probe, watch)
     sendings, scales = plan.traffic(speed)
     texts, job = plan.texts(), plan.job(speed)
     progress.tell(_scales_sentence(scales, speed if probe else None))
     everything = sorted([*sendings, *texts], key=lambda one: one.at_s)
     watch = await _run_beside_job(everything, job, stack, progress)
-    faults += await outcome_faults(everything, watch)
+    faults += outcome_faults(everything, watch)
     faults += job_faults(job, watch)
     results = [watch.results[one.request.id] for one in sendings if one.request.id in watch.results]
     setting = plan.setting | {"prompt_scale": scales[0], "output_scale": scales[1]}

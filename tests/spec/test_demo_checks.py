@@ -12,24 +12,24 @@ def four() -> list[Sending]:
     return sendings([Arrival(0.0, 10, 5)] * 4, SMOLLM2_135M, "r", 0, chat=True)
 
 
-async def test_requests_without_an_outcome_are_counted_and_named() -> None:
+def test_requests_without_an_outcome_are_counted_and_named() -> None:
     watch = Watch(total=4, began_s=0.0, ended_s=90.0)
-    (fault,) = await outcome_faults(four(), watch)
+    (fault,) = outcome_faults(four(), watch)
     assert fault.startswith("4 of 4 requests have no outcome after 90 s")
     assert "r-00000, r-00001, r-00002 and 1 more" in fault
     assert "--scale-tokens" in fault
 
 
-async def test_requests_with_two_outcomes_are_named() -> None:
+def test_requests_with_two_outcomes_are_named() -> None:
     watch = Watch(total=4)
     watch.occupancy.ended.update({"r-00001": 2})
-    faults = await outcome_faults(four(), watch)
+    faults = outcome_faults(four(), watch)
     assert faults[-1] == "1 requests have more than one outcome: r-00001 (2)"
 
 
-async def test_what_could_not_be_sent_is_a_fault() -> None:
+def test_what_could_not_be_sent_is_a_fault() -> None:
     watch = Watch(total=4, troubles=["r-00003 could not be sent: the broker is away"])
-    faults = await outcome_faults(four(), watch)
+    faults = outcome_faults(four(), watch)
     assert faults[0] == "r-00003 could not be sent: the broker is away"
 
 
