@@ -333,6 +333,7 @@ class Policy:
     offline_slots_margin_pct: offline.OfflineSlotsMarginPct = 25
     offline_slots_max_pct: offline.OfflineSlotsMaxPct = 50
     offline_alone_ms: offline.OfflineAloneMs = 10_000
+    offline_ready_share: offline.OfflineReadyShare = 8
     offline_inflight_max: offline.OfflineInflightMax = 256
     offline_release_max: offline.OfflineReleaseMax = 64
     offline_window_items: offline.OfflineWindowItems = 2_048

@@ -68,6 +68,19 @@ OfflineAloneMs = Annotated[
         unsaid=10_000,
     ),
 ]
+OfflineReadyShare = Annotated[
+    int,
+    tunable(
+        "Of as many items as may run, one in so many more stands ready behind them, and one at"
+        " least; and so many are released at once.",
+        unit="items",
+        origin="an eighth bridges the way over the bus where a request takes a second",
+        scope=PER_MODEL,
+        ge=1,
+        le=1_000,
+        unsaid=8,
+    ),
+]
 OfflineInflightMax = Annotated[
     int,
     tunable(

@@ -63,18 +63,14 @@ def state_sentence(status: BatchStatus) -> str:
 
 def held_by(status: BatchStatus, hold: BatchHold | None) -> str:
     """Return what holds a job back now, a rule of the door or a cause, or "" when nothing does."""
-    if _waits_at_the_door(status.report):
-        return status.report.waits_for or "quota"
-    return (hold and hold.cause) or ""
+    return status.report.waits_for or (hold and hold.cause) or ""
 
 
 def hold_sentence(status: BatchStatus, hold: BatchHold | None) -> str | None:
     """Return what holds a job back now, with the numbers compared, or None when nothing does."""
     report = status.report
-    if _waits_at_the_door(report):
-        rule = report.waits_for
-        why = _HOLDS["quota"] if rule is None else _RULES[rule]
-        return f"it waits because {why}: {report.detail}"
+    if report.waits_for is not None:
+        return f"it waits because {_RULES[report.waits_for]}: {report.detail}"
     if hold is None or hold.cause is None:
         return None
     return (
@@ -90,16 +86,7 @@ def status_json(status: BatchStatus, hold: BatchHold | None) -> dict[str, Any]:
     report["held_us"] = dict(status.report.held)
     del report["held"]
     holds: dict[str, Any] | None = None if hold is None else _output.plain(hold)
-    if _waits_at_the_door(status.report):
-        rule, detail = status.report.waits_for, status.report.detail
-        holds = {"cause": "quota", "reason": rule, "detail": detail}
+    rule = status.report.waits_for
+    if rule is not None:
+        holds = {"cause": "quota", "reason": rule, "detail": status.report.detail}
     return {"job": status.job, "model": status.model, **report, "held_by": holds}
-
-
-def _waits_at_the_door(report: JobReport) -> bool:
-    """Return whether a job waits because its next item would be refused at the door.
-
-    A report of before the rule was told has the numbers alone: while a job runs, nothing else is
-    told there.
-    """
-    return report.state == "running" and (report.waits_for is not None or bool(report.detail))

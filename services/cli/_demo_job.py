@@ -1,23 +1,24 @@
 """The demo's offline job: a file in OpenAI's batch format, sent as `headway batch submit` does.
 
 It is there before the first request and takes the whole machine while nobody asks, because the
-demo's policy lets it take every slot at once (see WHOLE_MACHINE); then it gives way.
+demo's policy lets it take every slot at once (see WHOLE_MACHINE); then it gives way. The policy
+that was in force before is set again at the end, for the deployment may not be the demo's own.
 """
 
-import asyncio
+import contextlib
 import json
 import random
-import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from schemas.batch import ENDED, BatchControl, JobReport, items_prefix, request_id
+from schemas.policy_check import policy_values
 from schemas.policy_history import changes
 from schemas.profile import Profile
 from services.cli import _config_edit as edit
-from services.cli._demo_run import Watch
+from services.cli._demo_run import Watch, until
 from services.cli._demo_traffic import TEMPLATE_TOKENS, request_s
 from services.gateway import batch, batch_file
 from services.lab import prompts
@@ -42,7 +43,6 @@ BEGIN_S_MAX = 15.0
 # is cancelled.
 STALL_S_MAX = 30.0
 CANCEL_S_MAX = 20.0
-POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,30 +86,38 @@ def _line(number: int, profile: Profile, chance: random.Random) -> str:
     return json.dumps({"custom_id": f"row-{number}", "method": "POST", "url": url, "body": body})
 
 
-async def allow_whole_machine(kafka: str, model: str) -> None:
-    """Let jobs of the model take every slot that is idle, by the policy in force.
+@contextlib.asynccontextmanager
+async def whole_machine(kafka: str, model: str) -> AsyncGenerator[None]:
+    """Let jobs of the model take every slot that is idle, and give the policy back afterwards.
 
     Raises:
-        bus.BusError: the policy could not be set.
+        bus.BusError: a policy could not be set.
         batch.JobError: it was refused, or another one was set at the same moment.
     """
+    before = (await read_standing(kafka)).history.active.policy
+    values = edit.with_values(before, (model, None, None), WHOLE_MACHINE)
+    why = "its offline job takes the whole idle machine at once, to be seen giving way"
+    changed = await _set(kafka, values, before.version, why)
+    try:
+        yield
+    finally:
+        if changed is not None:
+            await _set(kafka, policy_values(before), changed, "the demo is over")
+
+
+async def _set(kafka: str, values: dict[str, Any], based_on: int, why: str) -> int | None:
+    """Set the policy of these values; return its version, or None where nothing differs."""
     standing = await read_standing(kafka)
-    active = standing.history.active.policy
-    values = edit.with_values(active, (model, None, None), WHOLE_MACHINE)
     policy = edit.checked(values, standing.next_version)
-    if not changes(active, policy):
-        return
+    if not changes(standing.history.active.policy, policy):
+        return None
     became = await set_policy(
-        kafka,
-        policy,
-        based_on=active.version,
-        who="headway demo",
-        why="its offline job takes the whole idle machine at once, to be seen giving way",
-        wait_s=POLICY_S_MAX,
+        kafka, policy, based_on=based_on, who="headway demo", why=why, wait_s=POLICY_S_MAX
     )
     if became.refused is not None or became.lost_to is not None:
-        why = became.refused or "another one was set at the same moment"
-        raise batch.JobError(f"the policy of the demo did not come into force: {why}")
+        reason = became.refused or "another one was set at the same moment"
+        raise batch.JobError(f"the policy of the demo did not come into force: {reason}")
+    return policy.version
 
 
 async def begin(job: Job, kafka: str, directory: Path, watch: Watch) -> None:
@@ -120,7 +128,7 @@ async def begin(job: Job, kafka: str, directory: Path, watch: Watch) -> None:
     """
     checked = batch_file.check(job.path(directory))
     await batch.submit(kafka, checked, checked.header(job.id, TENANT), lambda _: None)
-    await _until(lambda: _fills(job, watch), BEGIN_S_MAX)
+    await until(lambda: _fills(job, watch), BEGIN_S_MAX)
 
 
 async def end(job: Job, kafka: str, watch: Watch) -> JobReport | None:
@@ -129,11 +137,11 @@ async def end(job: Job, kafka: str, watch: Watch) -> JobReport | None:
     Raises:
         bus.BusError: it could not be cancelled.
     """
-    if not await _until(lambda: _over(job, watch), STALL_S_MAX, lambda: _ended(job, watch)):
+    if not await until(lambda: _over(job, watch), STALL_S_MAX, lambda: _ended(job, watch)):
         why = f"the demo ends: none of its items has ended for {STALL_S_MAX:g} s"
         control = BatchControl(job=job.id, model=job.model, action="cancel", who="demo", why=why)
         await batch.steer(kafka, control)
-        await _until(lambda: _over(job, watch), CANCEL_S_MAX)
+        await until(lambda: _over(job, watch), CANCEL_S_MAX)
     seen = watch.scheduling.jobs.get(job.id)
     return None if seen is None else seen.report
 
@@ -172,18 +180,3 @@ def _ended(job: Job, watch: Watch) -> int:
 def _over(job: Job, watch: Watch) -> bool:
     seen = watch.scheduling.jobs.get(job.id)
     return seen is not None and seen.report.state in ENDED
-
-
-async def _until(
-    reached: Callable[[], bool], seconds: float, progress: Callable[[], int] = lambda: 0
-) -> bool:
-    """Wait until something is reached, for so long at most since the last progress."""
-    before, until_s = progress(), time.monotonic() + seconds
-    while not reached():
-        now = progress()
-        if now != before:
-            before, until_s = now, time.monotonic() + seconds
-        if time.monotonic() > until_s:
-            return False
-        await asyncio.sleep(POLL_S)
-    return True

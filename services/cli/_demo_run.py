@@ -7,7 +7,7 @@ headway.ledger for what waits and runs. Every wait is bounded.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from schemas.bus import Result
@@ -27,8 +27,8 @@ AnySending = Sending | TextSending
 
 # After the last request was sent, this long for the rest; a machine that needs longer is told so.
 DRAIN_S_MAX = 300.0
-LEDGER_POLLS = 300
-POLL_S = 0.1
+HEAR_S_MAX = 30.0
+POLL_S = 0.05
 # Stands in every record that says something of replicas, and in few others.
 _REPLICAS = b'"kind":"replica-'
 
@@ -59,6 +59,10 @@ class Watch:
             self._held.append(record)
             return
         self._read(record.partition, record.value)
+
+    def has_heard_all(self) -> bool:
+        """Return whether the ledger has told of every outcome that came."""
+        return all(one in self.occupancy.ended for one in self.results)
 
     async def catch_up(self, kafka: str, cells: int) -> None:
         """Learn from the ledgers, up to here, which replicas there are."""
@@ -102,17 +106,25 @@ async def followed(kafka: str, watch: Watch) -> AsyncGenerator[Client]:
         try:
             await watch.catch_up(kafka, client.cells)
             yield client
-            await _hear_all(watch)
+            # Its reader may lag behind the results.
+            await until(watch.has_heard_all, HEAR_S_MAX)
         finally:
             await ledger.stop()
 
 
-async def _hear_all(watch: Watch) -> None:
-    """Wait until the ledger has told of every outcome that came: its reader may lag behind."""
-    for _ in range(LEDGER_POLLS):
-        if all(one in watch.occupancy.ended for one in watch.results):
-            return
+async def until(
+    reached: Callable[[], bool], seconds: float, progress: Callable[[], int] = lambda: 0
+) -> bool:
+    """Wait until something is reached, for so long at most since the last progress."""
+    before, until_s = progress(), time.monotonic() + seconds
+    while not reached():
+        now = progress()
+        if now != before:
+            before, until_s = now, time.monotonic() + seconds
+        if time.monotonic() > until_s:
+            return False
         await asyncio.sleep(POLL_S)
+    return True
 
 
 async def run_traffic(client: Client, plan: Sequence[AnySending], watch: Watch) -> None:

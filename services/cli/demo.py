@@ -20,7 +20,7 @@ from services.cli import _output
 from services.cli._demo_audit import audit
 from services.cli._demo_checks import full_replay, outcome_faults
 from services.cli._demo_embeddings import embedded
-from services.cli._demo_job import Job, allow_whole_machine
+from services.cli._demo_job import Job, whole_machine
 from services.cli._demo_job import begin as begin_job
 from services.cli._demo_job import end as end_job
 from services.cli._demo_job import faults as job_faults
@@ -142,11 +142,9 @@ async def _demo(plan: Plan, settings: where.Settings, console: Console) -> Repor
     console.print(Text(plan.headline(), style="bold"))
     try:
         await stack.start()
-        await allow_whole_machine(stack.kafka, plan.profile.model)
-        report = await _run_and_check(plan, stack, progress)
+        async with whole_machine(stack.kafka, plan.profile.model):
+            report = await _run_and_check(plan, stack, progress)
         if report.faults:
-            for fault in report.faults:
-                progress.tell(f"not sound: {fault}")
             _print_logs(stack, console)
     except START_ERRORS:
         _print_logs(stack, console)

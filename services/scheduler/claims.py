@@ -52,12 +52,11 @@ def room_to_come(state: State, model: Model, replica: Replica, request: Request)
     """
     blocks = replica.kv_blocks - replica.blocks_used + replica.leaving_blocks
     places = replica.max_batch - len(replica.running) + replica.leaving
-    if model.claims:
-        rank, slot = RANKS[request.line], replica.slot
-        for holder, claim in _claims(state, model):
-            if claim.slot == slot and holder.id != request.id and RANKS[holder.line] <= rank:
-                blocks -= claim.blocks
-                places -= 1
+    rank = RANKS[request.line]
+    for holder, claim in _claims(state, model):
+        if claim.slot == replica.slot and holder.id != request.id and RANKS[holder.line] <= rank:
+            blocks -= claim.blocks
+            places -= 1
     return Space(blocks, places)
 
 

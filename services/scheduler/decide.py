@@ -57,13 +57,7 @@ def _overdue(policy: Policy, state: State) -> Decision | None:
         return d.RequestReturned(id=request.id, model=request.model, attempt=request.attempt)
     if state.deadlines and state.deadlines[0][0] <= now_us:
         return ends.expired(policy, state, state.requests[state.deadlines[0][2]])
-    lost_us = policy.replica_lost_ms * 1000
-    # The longest silent one stands first. While the cell is blind, silence says nothing.
-    if (
-        now_us - state.blind_until_us >= lost_us
-        and state.heard
-        and now_us - next(iter(state.heard.values())) >= lost_us
-    ):
+    if state.heard and _loss_due_us(policy, state) <= now_us:
         return _silent_replica(state)
     if state.starts and _start_due_us(policy, state) <= now_us:
         return _never_ready(state)

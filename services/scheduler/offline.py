@@ -25,10 +25,6 @@ from services.scheduler.job_report import report
 from services.scheduler.jobs import Job, Offline
 from services.scheduler.state import Model, State
 
-# Beyond what runs, an eighth of the slots waits behind, so that none stands empty while a released
-# item is on its way; and as much is released at once, so that a decision is worth its entry.
-_AHEAD_SHARE = 8
-
 
 def decide(state: State) -> Decision | None:
     """Return the next decision about jobs that no fact asks for: an end, a release, a report."""
@@ -97,7 +93,7 @@ def _release(policy: Policy, state: State, model: Model) -> Decision | None:
         known = offline.cause == cause or (cause == "in-flight" and offline.cause is None)
         return None if known or cause is None else _held_back(model, cause, room)
     idle = _is_idle(room)
-    if idle and room.in_flight and count * _AHEAD_SHARE < room.in_flight_max:
+    if idle and room.in_flight and count * policy.offline_ready_share < room.in_flight_max:
         return None
     allowed = quotas.items_room(state, model, job)
     if allowed.reason is not None:
@@ -219,7 +215,7 @@ def _room(policy: Policy, state: State, model: Model, job: Job) -> b.Room:
     slots_kept = blocks_kept = 0
     share = max(1, slots * policy.offline_slots_max_pct // 100)
     if not offline.online and idle_us >= max(idle_us_min, policy.offline_alone_ms * 1000):
-        most = slots + max(1, slots // _AHEAD_SHARE)
+        most = slots + max(1, slots // policy.offline_ready_share)
     elif not offline.online and idle_us >= idle_us_min:
         most = share
     else:

@@ -146,7 +146,7 @@ def _first_fit(
         free_blocks = replica.kv_blocks - replica.blocks_used
         if request.prompt_tokens >= free_blocks * replica.block_tokens:
             continue
-        if model.room is not None and not order.is_open(state, model, request, replica):
+        if not order.is_open(state, model, request, replica):
             continue
         reserved = reservation.of(state, model, request, replica)
         if reserved.full > replica.kv_blocks or reserved.blocks > free_blocks:
@@ -173,9 +173,7 @@ def over_every_pool(model: Model, tokens: int) -> bool:
 def _offers(state: State, model: Model, request: Request) -> Iterator[tuple[Replica, int]]:
     """Yield the replicas that could hold the request if they were empty, and what it would get."""
     for replica in model.replicas.values():
-        if not replica.draining and (
-            model.room is None or order.is_open(state, model, request, replica)
-        ):
+        if not replica.draining and order.is_open(state, model, request, replica):
             reserved = reservation.of(state, model, request, replica)
             if reserved.full <= replica.kv_blocks:
                 yield replica, reserved.blocks

@@ -21,8 +21,6 @@ from services.scheduler.jobs import Job
 from services.scheduler.state import Model, Request, State
 
 _NO_ACCOUNT = Account()
-# Of as many items as may run, so many more stand ready: an eighth, and one at least.
-_READY_SHARE = 8
 
 
 @dataclass(slots=True, frozen=True)
@@ -93,7 +91,7 @@ def items_room(state: State, model: Model, job: Job) -> ItemsRoom:
     if policy.quota_queued_tokens is not None:
         rooms.append(_items_in_queued_tokens(policy.quota_queued_tokens, job, account))
     if policy.quota_running_requests is not None:
-        rooms.append(_items_to_run(policy.quota_running_requests, job, account))
+        rooms.append(_items_to_run(policy.quota_running_requests, policy, job, account))
     if policy.quota_tokens_per_minute is not None:
         now_us, per_minute = state.now_us, policy.quota_tokens_per_minute
         rooms.append(_items_in_minute(per_minute, job, account, now_us))
@@ -127,9 +125,9 @@ def _items_in_queued_tokens(most: int, job: Job, account: Account) -> ItemsRoom:
     return ItemsRoom(0, "quota-queued-tokens", detail)
 
 
-def _items_to_run(most: int, job: Job, account: Account) -> ItemsRoom:
+def _items_to_run(most: int, policy: Policy, job: Job, account: Account) -> ItemsRoom:
     """Return how many items may run or stand ready behind; more would fill others' places."""
-    count = most + max(1, most // _READY_SHARE) - account.running - account.waiting
+    count = most + max(1, most // policy.offline_ready_share) - account.running - account.waiting
     if count > 0:
         return ItemsRoom(count)
     detail = (

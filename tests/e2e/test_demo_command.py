@@ -30,7 +30,7 @@ def run_demo(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[st
 
 def test_a_short_demo_exits_0_and_its_json_adds_up(tmp_path: Path) -> None:
     done = run_demo(tmp_path, "--seconds", "5", "--engine", "simulated", "--speed", "4", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     assert told["ok"] is True
     assert told["faults"] == []
@@ -76,7 +76,7 @@ def test_with_real_models_an_offline_job_gives_way_to_chats_and_texts_find_each_
     tmp_path: Path,
 ) -> None:
     done = run_demo(tmp_path, "--seconds", "6", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     check_batches_and_job(told)
     # By the demo's policy the job takes every slot, or all KV, before the first chat comes.

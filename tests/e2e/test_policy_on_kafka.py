@@ -15,9 +15,11 @@ from schemas.codec import decode, encode
 from schemas.facts import PolicyActivated
 from schemas.ledger import Entry
 from schemas.policy import Override, Policy
-from schemas.policy_history import record_of
+from schemas.policy_history import changes, record_of
+from schemas.policy_scope import Settings
 from schemas.topics import CONFIG
 from services import bus
+from services.cli._demo_job import whole_machine
 from streams.policies import read_standing, set_policy
 from tests.e2e.command_line import Commands
 from tests.e2e.deployment import CELLS, MODEL, Deployment
@@ -117,6 +119,17 @@ async def test_a_change_holds_at_once_is_rolled_back_and_survives_a_restart(
     assert found["verdict"] == "ok"
     assert found["detail"].startswith('"night", version 4')
     assert await deployment.mismatches() == []
+
+
+async def test_a_demo_gives_the_policy_back_that_it_found(deployment: Deployment) -> None:
+    await start_cells(deployment)
+    before = (await read_standing(deployment.bootstrap)).history.active.policy
+    async with whole_machine(deployment.bootstrap, MODEL):
+        during = (await read_standing(deployment.bootstrap)).history.active.policy
+        assert Settings(during).at(MODEL).offline_slots_max_pct == 100
+    after = (await read_standing(deployment.bootstrap)).history.active.policy
+    assert after.version > during.version
+    assert changes(before, after) == []
 
 
 async def test_of_two_operators_who_set_at_once_one_wins_and_the_other_is_told(

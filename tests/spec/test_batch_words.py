@@ -78,15 +78,6 @@ def test_each_rule_has_words_of_its_own_and_goes_before_what_holds_the_model(
     assert held_by(told, HOLD) == rule
 
 
-def test_a_report_of_before_the_rule_was_told_is_told_without_it() -> None:
-    told = status(detail="acme may use 100 a minute of m, which are used up")
-    assert hold_sentence(told, HOLD) == (
-        "it waits because its next item would be refused at the door now: acme may use 100 a minute"
-        " of m, which are used up"
-    )
-    assert (held_by(told, HOLD), status_json(told, HOLD)["held_by"]["reason"]) == ("quota", None)
-
-
 def test_a_job_that_no_rule_holds_back_waits_for_what_its_model_waits_for() -> None:
     assert (held_by(status(), HOLD), held_by(status(), None)) == ("online-waits", "")
     assert hold_sentence(status(), None) is None

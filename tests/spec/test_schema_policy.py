@@ -70,6 +70,7 @@ CHANGES: dict[str, Any] = {
     "offline_slots_margin_pct": 24,
     "offline_slots_max_pct": 60,
     "offline_alone_ms": 20_000,
+    "offline_ready_share": 9,
     "offline_inflight_max": 255,
     "offline_release_max": 63,
     "offline_window_items": 2_047,
